@@ -1,0 +1,282 @@
+// Block-wise sparse attention on mma.sync, for sm_80 and everything newer (paper section 4.2.3,
+// Algorithm 1).
+//
+// One CTA of four warps computes 64 query rows of one head; each warp owns sixteen. It walks the
+// key tiles its row of the mask lists:
+//   wait K | load V | S = Q K^T | load next K | mask, softmax | wait V | O += P V
+// so that V travels under the first product and the next K under the softmax and the second
+// product.
+#pragma once
+
+#include "attention/softmax.cuh"
+#include "mask/bitmap.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
+#include "tile.cuh"
+#include "types.cuh"
+
+namespace stof::attention {
+
+template <typename T, int kHeadDim>
+struct Sm80 {
+  static constexpr int kTile = 64;  // query rows and key columns of a tile: the mask's outer tile
+  static constexpr int kThreads = 128;
+  static constexpr int kMinBlocks = kHeadDim <= 64 ? 2 : 1;
+  static constexpr bool kQInRegisters = kHeadDim <= 128;  // above, O alone takes 96-128 registers
+  using SmemTile = Tile<kTile, kHeadDim>;
+  static constexpr int kSmemBytes = 3 * SmemTile::kBytes;
+
+  struct Params {
+    const u16* q;
+    const u16* k;
+    const u16* v;
+    T* out;
+    float* lse;  // (batch, heads, seq_q) contiguous, or null
+    const int*
+        row_ptr;  // the mask's lists (stof_cupy/masks/schedule.py); null: every key tile, unmasked
+    const int* cols;       // key tile of each listed tile
+    const int* bitmap_id;  // its bitmap, or -1 for a full tile
+    const u64* bitmaps;
+    const int* order;       // which query tile each CTA of a head takes
+    const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
+    i64 q_batch, q_head, q_row;
+    i64 k_batch, k_head, k_row;
+    i64 v_batch, v_head, v_row;
+    i64 out_batch, out_head, out_row;
+    int heads, heads_per_kv;
+    int seq_q, seq_k;
+    int dim_qk, dim_v;
+    int wide_q, wide_k, wide_v;  // rows 16-byte aligned: asynchronous copies
+    int pairs_out;               // rows 4-byte aligned: two outputs a store
+    float scale_log2;            // softmax scale * log2(e)
+  };
+
+  // The key tiles of one query tile, skipping those that lie past the last key.
+  struct Tiles {
+    const int* cols;
+    const int* bitmap_id;
+    int i, end, limit;
+
+    __device__ Tiles(const Params& p, int q_tile, int kv_length) {
+      const bool listed = p.row_ptr != nullptr;
+      cols = listed ? p.cols : nullptr;
+      bitmap_id = p.bitmap_id;
+      limit = ceil_div(kv_length, kTile);
+      i = (listed ? p.row_ptr[q_tile] : 0) - 1;
+      end = listed ? p.row_ptr[q_tile + 1] : limit;
+      advance();
+    }
+    __device__ void advance() {
+      do ++i;
+      while (i < end && col() >= limit);
+    }
+    __device__ bool valid() const { return i < end; }
+    __device__ int col() const { return cols ? cols[i] : i; }
+    __device__ int bitmap() const { return cols ? bitmap_id[i] : -1; }
+  };
+
+  using Fragment = u32[4];
+  using Scores = float[kTile / 8][4];
+  using Output = float[kHeadDim / 8][4];
+
+  __device__ static __forceinline__ void load_q(Fragment& a, u32 smem_q, int warp, int lane,
+                                                int step) {
+    ptx::ldmatrix_x4(a, SmemTile::address(smem_q, 16 * warp + (lane & 15), 2 * step + (lane >> 4)));
+  }
+
+  // S = Q K^T for the warp's sixteen rows.
+  __device__ static __forceinline__ void scores(Scores& s, const Fragment (&q)[kHeadDim / 16],
+                                                u32 smem_q, u32 smem_k, int warp, int lane) {
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[j][e] = 0.f;
+#pragma unroll(kQInRegisters ? kHeadDim / 16 : 2)
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      Fragment a;
+      if constexpr (kQInRegisters) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[e] = q[step][e];
+      } else {
+        load_q(a, smem_q, warp, lane, step);
+      }
+#pragma unroll
+      for (int j = 0; j < kTile / 16; ++j) {
+        Fragment b;  // {k-low, k-high} of columns 16j..16j+7, then of 16j+8..16j+15
+        ptx::ldmatrix_x4(b, SmemTile::address(smem_k, 16 * j + (lane & 7) + ((lane >> 4) << 3),
+                                              2 * step + ((lane >> 3) & 1)));
+        ptx::mma_m16n8k16<T>(s[2 * j], a, b[0], b[1]);
+        ptx::mma_m16n8k16<T>(s[2 * j + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  // O += P V. The accumulators of S, packed in order, are P's operand fragments.
+  __device__ static __forceinline__ void accumulate(Output& o, const Scores& p, u32 smem_v,
+                                                    int lane) {
+#pragma unroll
+    for (int step = 0; step < kTile / 16; ++step) {
+      const float (&lo)[4] = p[2 * step];
+      const float (&hi)[4] = p[2 * step + 1];
+      const Fragment a = {ptx::pack<T>(lo[0], lo[1]), ptx::pack<T>(lo[2], lo[3]),  //
+                          ptx::pack<T>(hi[0], hi[1]), ptx::pack<T>(hi[2], hi[3])};
+#pragma unroll
+      for (int j = 0; j < kHeadDim / 16; ++j) {
+        Fragment b;
+        ptx::ldmatrix_x4_trans(
+            b, SmemTile::address(smem_v, 16 * step + (lane & 15), 2 * j + (lane >> 4)));
+        ptx::mma_m16n8k16<T>(o[2 * j], a, b[0], b[1]);
+        ptx::mma_m16n8k16<T>(o[2 * j + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  // An 8x8 inner tile is exactly what a warp's accumulators of eight columns cover, so each lane
+  // takes two bits of the same word.
+  __device__ static __forceinline__ void apply_bitmap(Scores& s, const u64* words, int warp,
+                                                      int lane) {
+    const int shift = bitmap_bit(lane >> 2, 2 * (lane & 3));
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const u32 pair = static_cast<u32>(words[bitmap_word(16 * warp + 8 * r, 8 * j)] >> shift);
+        if (!(pair & 1)) s[j][2 * r] = kNegativeInfinity;
+        if (!(pair & 2)) s[j][2 * r + 1] = kNegativeInfinity;
+      }
+    }
+  }
+
+  __device__ static __forceinline__ void apply_limit(Scores& s, int valid_cols, int lane) {
+#pragma unroll
+    for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (8 * j + 2 * (lane & 3) + (e & 1) >= valid_cols) s[j][e] = kNegativeInfinity;
+  }
+
+  __device__ static __forceinline__ void store(const Params& p, T* out, float* lse,
+                                               const OnlineSoftmax& softmax, const Output& o,
+                                               int row0, int lane) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = row0 + (lane >> 2) + 8 * r;
+      if (row >= p.seq_q) continue;
+      const float inverse = softmax.inverse_sum(r);
+      T* to = out + row * p.out_row;
+#pragma unroll
+      for (int j = 0; j < kHeadDim / 8; ++j) {
+        const int col = 8 * j + 2 * (lane & 3);
+        const float x = o[j][2 * r] * inverse;
+        const float y = o[j][2 * r + 1] * inverse;
+        if (p.pairs_out && col + 1 < p.dim_v) {
+          *reinterpret_cast<u32*>(to + col) = ptx::pack<T>(x, y);
+        } else {
+          if (col < p.dim_v) to[col] = ptx::from_float<T>(x);
+          if (col + 1 < p.dim_v) to[col + 1] = ptx::from_float<T>(y);
+        }
+      }
+      if (lse != nullptr && (lane & 3) == 0) lse[row] = softmax.log_sum_exp(r);
+    }
+  }
+
+  __device__ static __forceinline__ void run(const Params& p, char* smem) {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int q_tiles = ceil_div(p.seq_q, kTile);
+    const int slot = blockIdx.x % q_tiles;
+    const int head = blockIdx.x / q_tiles % p.heads;
+    const i64 batch = blockIdx.x / q_tiles / p.heads;
+    const int q_tile = p.order ? p.order[slot] : slot;
+    const int row0 = q_tile * kTile;
+    const int kv_length = p.kv_lengths ? max(0, min(p.seq_k, p.kv_lengths[batch])) : p.seq_k;
+
+    const u32 smem_q = ptx::shared_address(smem);
+    const u32 smem_k = smem_q + SmemTile::kBytes;
+    const u32 smem_v = smem_k + SmemTile::kBytes;
+    const i64 kv_head = head / p.heads_per_kv;
+    const u16* k = p.k + batch * p.k_batch + kv_head * p.k_head;
+    const u16* v = p.v + batch * p.v_batch + kv_head * p.v_head;
+    const auto load_k = [&](int col) {
+      const i64 first = static_cast<i64>(col) * kTile;
+      load_tile<SmemTile, kThreads>(
+          smem_k, {k + first * p.k_row, p.k_row, 1, static_cast<int>(kv_length - first), p.dim_qk,
+                   p.wide_k != 0});
+      ptx::cp_async_commit();
+    };
+    const auto load_v = [&](int col) {
+      const i64 first = static_cast<i64>(col) * kTile;
+      load_tile<SmemTile, kThreads>(
+          smem_v, {v + first * p.v_row, p.v_row, 1, static_cast<int>(kv_length - first), p.dim_v,
+                   p.wide_v != 0});
+      ptx::cp_async_commit();
+    };
+
+    Tiles tile(p, q_tile, kv_length);
+    load_tile<SmemTile, kThreads>(
+        smem_q, {p.q + batch * p.q_batch + head * p.q_head + row0 * p.q_row, p.q_row, 1,
+                 p.seq_q - row0, p.dim_qk, p.wide_q != 0});
+    if (tile.valid()) load_k(tile.col());
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+
+    Fragment q[kHeadDim / 16];
+    if constexpr (kQInRegisters) {
+#pragma unroll
+      for (int step = 0; step < kHeadDim / 16; ++step) load_q(q[step], smem_q, warp, lane, step);
+    }
+    OnlineSoftmax softmax;
+    Output o;
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[j][e] = 0.f;
+
+    while (tile.valid()) {
+      const int col = tile.col();
+      const int bitmap_id = tile.bitmap();
+      load_v(col);
+      Scores s;
+      scores(s, q, smem_q, smem_k, warp, lane);
+      __syncthreads();  // every warp is done with K
+
+      tile.advance();
+      if (tile.valid()) {
+        load_k(tile.col());
+      } else {
+        ptx::cp_async_commit();  // an empty group keeps the count below constant
+      }
+
+#pragma unroll
+      for (int j = 0; j < kTile / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[j][e] *= p.scale_log2;
+      if (bitmap_id >= 0)
+        apply_bitmap(s, p.bitmaps + static_cast<i64>(bitmap_id) * kBitmapWords, warp, lane);
+      const int valid_cols = kv_length - col * kTile;
+      if (valid_cols < kTile) apply_limit(s, valid_cols, lane);
+
+      float rescale[2];
+      softmax.update(s, rescale);
+#pragma unroll
+      for (int j = 0; j < kHeadDim / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[j][e] *= rescale[e / 2];
+
+      ptx::cp_async_wait<1>();
+      __syncthreads();  // V is there
+      accumulate(o, s, smem_v, lane);
+      ptx::cp_async_wait<0>();
+      __syncthreads();  // every warp is done with V, and the next K is there
+    }
+
+    softmax.finish();
+    T* out = p.out + batch * p.out_batch + head * p.out_head;
+    float* lse = p.lse ? p.lse + (batch * p.heads + head) * p.seq_q : nullptr;
+    store(p, out, lse, softmax, o, row0 + 16 * warp, lane);
+  }
+};
+
+}  // namespace stof::attention

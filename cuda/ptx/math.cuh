@@ -1,0 +1,20 @@
+// Single-instruction approximations of the special function unit.
+#pragma once
+
+namespace stof::ptx {
+
+// 2^x; -inf gives 0. Relative error about 2^-22.
+__device__ __forceinline__ float exp2(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// log2(x); 0 gives -inf.
+__device__ __forceinline__ float log2(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+}  // namespace stof::ptx

@@ -1,0 +1,18 @@
+// Shared-memory addresses and accesses by 32-bit address.
+#pragma once
+
+#include "types.cuh"
+
+namespace stof::ptx {
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+__device__ __forceinline__ void store_shared_16(u32 address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
+}  // namespace stof::ptx

@@ -1,0 +1,213 @@
+"""Every kernel template, as a function from its choices to a spec, and what is built ahead.
+
+The operators ask these functions for the instance they need, so a spec is written down once.
+Instances outside :func:`catalogue` (an unusual epilogue, say) are compiled when they are first
+used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.spec import KernelSpec
+
+__all__ = [
+    "GEMM_TILES",
+    "HEAD_DIM_CLASSES",
+    "GemmTile",
+    "attention_sm80",
+    "catalogue",
+    "elementwise",
+    "embedding",
+    "gemm_sm80",
+    "head_dim_class",
+    "layer_norm",
+]
+
+_SHORT = {"float16": "f16", "bfloat16": "bf16"}
+
+HEAD_DIM_CLASSES = (32, 64, 96, 128, 192, 256)
+"""Head dims that attention is instantiated for; others are padded with zeros inside the kernel."""
+
+
+def head_dim_class(head_dim: int) -> int:
+    """Return the smallest of :data:`HEAD_DIM_CLASSES` that holds `head_dim`.
+
+    Raises
+    ------
+    UnsupportedError
+        If `head_dim` is above 256.
+
+    Examples
+    --------
+    >>> head_dim_class(40)
+    64
+    """
+    for size in HEAD_DIM_CLASSES:
+        if head_dim <= size:
+            return size
+    raise UnsupportedError(
+        mismatch("head_dim", head_dim, f"at most {HEAD_DIM_CLASSES[-1]} on CUDA")
+    )
+
+
+def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
+    """Return block-wise attention on mma.sync for `head_dim`, one of :data:`HEAD_DIM_CLASSES`."""
+    t = _SHORT[dtype]
+    pointers = ["q", "k", "v", "out", "lse"]
+    pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "kv_lengths"]
+    strides = [
+        f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")
+    ]
+    sizes = ["heads", "heads_per_kv", "seq_q", "seq_k", "dim_qk", "dim_v"]
+    sizes += ["wide_q", "wide_k", "wide_v", "pairs_out"]
+    return KernelSpec(
+        name=f"attention_sm80_{t}_d{head_dim}",
+        header="attention/sm80.cuh",
+        type=f"stof::attention::Sm80<stof::{t}, {head_dim}>",
+        params=(
+            *((name, "u8") for name in pointers),
+            *((name, "i8") for name in strides),
+            *((name, "i4") for name in sizes),
+            ("scale_log2", "f4"),
+        ),
+        threads=128,
+        smem_bytes=3 * 64 * head_dim * 2,
+    )
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Rows and columns of C that a CTA and one of its warps compute."""
+
+    m: int
+    n: int
+    warp_m: int
+    warp_n: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of the CTA."""
+        return self.m // self.warp_m * (self.n // self.warp_n) * 32
+
+
+GEMM_TILES = (GemmTile(128, 128, 64, 32), GemmTile(64, 64, 32, 32))
+"""Large tile for throughput, small tile for products too small to fill the GPU with large ones."""
+
+_ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "GeluTanh"}
+
+
+def gemm_sm80(
+    dtype: str,
+    tile: GemmTile,
+    *,
+    bias: bool = False,
+    activation: str | None = None,
+    residual: bool = False,
+) -> KernelSpec:
+    """Return the mma.sync GEMM with the epilogue ``activation(a @ b + bias) + residual``."""
+    t = _SHORT[dtype]
+    stages = []
+    if bias:
+        stages.append(("bias", "stof::epilogue::Bias"))
+    if activation is not None:
+        name = _ACTIVATIONS[activation]
+        stages.append((activation, f"stof::epilogue::Activate<stof::activation::{name}>"))
+    if residual:
+        stages.append(("residual", "stof::epilogue::Residual"))
+    suffix = "".join(f"_{name}" for name, _ in stages)
+    chain = ", ".join(type_ for _, type_ in stages)
+    shape = f"{tile.m}, {tile.n}, {tile.warp_m}, {tile.warp_n}"
+    return KernelSpec(
+        name=f"gemm_sm80_{t}_{tile.m}x{tile.n}{suffix}",
+        header="gemm/sm80.cuh",
+        type=f"stof::gemm::Sm80<stof::{t}, {shape}, stof::epilogue::Chain<{chain}>>",
+        params=(
+            *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
+            *((f"{name}_row", "i8") for name in ("residual", "c")),
+            *((f"{name}_{axis}", "i8") for name in ("a", "b") for axis in ("row", "col")),
+            *((name, "i4") for name in ["m", "n", "k", "wide_a", "wide_b", "pairs_c"]),
+        ),
+        threads=tile.threads,
+        smem_bytes=3 * (tile.m + tile.n) * 32 * 2,
+    )
+
+
+def layer_norm(dtype: str) -> KernelSpec:
+    """Return LayerNorm over the last axis, one warp a row."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"layer_norm_{t}",
+        header="norm.cuh",
+        type=f"stof::LayerNorm<stof::{t}>",
+        params=(
+            *((name, "u8") for name in ("x", "weight", "bias", "out")),
+            *((name, "i8") for name in ("x_row", "out_row", "rows")),
+            ("cols", "i4"),
+            ("wide", "i4"),
+            ("eps", "f4"),
+        ),
+        threads=128,
+        smem_bytes=0,
+    )
+
+
+def embedding(dtype: str) -> KernelSpec:
+    """Return the sum of up to three table rows per token."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"embedding_{t}",
+        header="embedding.cuh",
+        type=f"stof::Embedding<stof::{t}>",
+        params=(
+            *(
+                (name, "u8")
+                for name in ["ids", "table", "position_table", "token_types", "type_table", "out"]
+            ),
+            *((name, "i8") for name in ("tokens", "seq", "table_rows", "type_rows")),
+            ("cols", "i4"),
+            ("wide", "i4"),
+        ),
+        threads=128,
+        smem_bytes=0,
+    )
+
+
+def elementwise(dtype: str, op: str) -> KernelSpec:
+    """Return ``"add"``, ``"gelu"`` or ``"gelu_tanh"`` over contiguous arrays."""
+    t = _SHORT[dtype]
+    functor = "stof::Add" if op == "add" else f"stof::Unary<stof::activation::{_ACTIVATIONS[op]}>"
+    return KernelSpec(
+        name=f"{op}_{t}",
+        header="elementwise.cuh",
+        type=f"stof::Elementwise<stof::{t}, {functor}>",
+        params=(
+            *((name, "u8") for name in ("x", "y", "out")),
+            *((name, "i8") for name in ("count", "period")),
+            ("wide", "i4"),
+        ),
+        threads=256,
+        smem_bytes=0,
+    )
+
+
+def catalogue() -> tuple[KernelSpec, ...]:
+    """Return the instances that ``make kernels`` compiles for every architecture."""
+    specs: list[KernelSpec] = []
+    for dtype in _SHORT:
+        specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
+        epilogues: tuple[dict[str, Any], ...] = (
+            {},
+            {"bias": True},
+            {"bias": True, "activation": "gelu"},
+            {"bias": True, "activation": "gelu_tanh"},
+            {"bias": True, "residual": True},
+        )
+        for tile, epilogue in product(GEMM_TILES, epilogues):
+            specs.append(gemm_sm80(dtype, tile, **epilogue))
+        specs += [layer_norm(dtype), embedding(dtype)]
+        specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
+    return tuple(specs)

@@ -1,0 +1,165 @@
+"""What is known of a GPU, and which architecture to compile for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+from stof_cupy.errors import DeviceError, MissingDependencyError, UnsupportedError, mismatch
+from stof_cupy.jit import nvrtc
+
+__all__ = ["DeviceFacts", "arch_of", "current", "facts", "is_available"]
+
+_OLDEST = (8, 0)
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A GPU in numbers.
+
+    Attributes
+    ----------
+    name : str
+        E.g. ``"NVIDIA H100 80GB HBM3"``.
+    arch : str
+        What to compile for: ``"90a"``, ``"80"``.
+    compute_capability : tuple of (int, int)
+    sm_count : int
+    smem_per_block_optin : int
+        Most shared memory a block can have, in bytes.
+    smem_per_sm : int
+        In bytes.
+    l2_bytes : int
+    clock_khz : int
+        Peak SM clock.
+    memory_bytes : int
+    """
+
+    name: str
+    arch: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    smem_per_block_optin: int
+    smem_per_sm: int
+    l2_bytes: int
+    clock_khz: int
+    memory_bytes: int
+
+
+def arch_of(cc: tuple[int, int], supported: Iterable[int]) -> str:
+    """Return the architecture to compile for a GPU of compute capability `cc`.
+
+    A GPU runs code of a lower minor of its major, so one that NVRTC does not know yet gets the
+    nearest lower one. 9.0 gets ``"90a"``, whose wgmma and setmaxnreg exist on no other.
+
+    Parameters
+    ----------
+    cc : tuple of (int, int)
+    supported : iterable of int
+        What NVRTC compiles for (:attr:`stof_cupy.jit.nvrtc.Library.archs`).
+
+    Raises
+    ------
+    UnsupportedError
+        If `cc` is below 8.0, or NVRTC knows no architecture of its major.
+
+    Examples
+    --------
+    >>> arch_of((9, 0), [80, 86, 89, 90]), arch_of((8, 9), [80, 86, 90])
+    ('90a', '86')
+    """
+    if cc < _OLDEST:
+        raise UnsupportedError(
+            mismatch("GPU", f"compute capability {cc[0]}.{cc[1]}", "8.0 (Ampere) or newer")
+        )
+    known = [arch for arch in supported if arch // 10 == cc[0] and arch <= cc[0] * 10 + cc[1]]
+    if not known:
+        got = f"compute capability {cc[0]}.{cc[1]}"
+        expected = "one that this NVRTC compiles for: " + ", ".join(map(str, sorted(supported)))
+        raise UnsupportedError(mismatch("GPU", got, expected, "install a newer NVRTC"))
+    return "90a" if cc == (9, 0) else str(max(known))
+
+
+def is_available() -> bool:
+    """Whether there is a GPU and a CuPy to use it with. Never raises."""
+    try:
+        import cupy
+
+        return bool(cupy.cuda.is_available())
+    except Exception:  # a broken driver or CuPy shows itself in many types; all of them mean no GPU
+        return False
+
+
+def current() -> int:
+    """Return the number of CuPy's current device.
+
+    Raises
+    ------
+    MissingDependencyError
+        If CuPy is not installed.
+    DeviceError
+        If there is no device.
+    """
+    with _typed_errors("current"):
+        from cupy.cuda import runtime
+
+        return int(runtime.getDevice())
+
+
+def facts(device_id: int | None = None) -> DeviceFacts:
+    """Return the facts of a device, asked of the driver once.
+
+    Parameters
+    ----------
+    device_id : int, optional
+        Default: CuPy's current device.
+
+    Raises
+    ------
+    MissingDependencyError
+        If CuPy or NVRTC is not installed.
+    DeviceError
+        If there is no such device.
+    UnsupportedError
+        See :func:`arch_of`.
+    """
+    if device_id is None:
+        device_id = current()
+    with _typed_errors(device_id):
+        return _facts(device_id)
+
+
+@contextmanager
+def _typed_errors(which: int | str) -> Iterator[None]:
+    try:
+        from cupy.cuda.runtime import CUDARuntimeError
+    except ImportError as error:
+        raise MissingDependencyError(
+            "CuPy is needed for the CUDA backend; pip install 'stof-cupy[cuda13]' (or [cuda12])"
+        ) from error
+    try:
+        yield
+    except CUDARuntimeError as error:
+        raise DeviceError(mismatch("device", which, "a CUDA device", str(error))) from error
+
+
+@cache
+def _facts(device_id: int) -> DeviceFacts:
+    from cupy.cuda import Device, runtime
+
+    properties = runtime.getDeviceProperties(device_id)
+    attributes = Device(device_id).attributes
+    cc = (properties["major"], properties["minor"])
+    return DeviceFacts(
+        name=properties["name"].decode(),
+        arch=arch_of(cc, nvrtc.load().archs),
+        compute_capability=cc,
+        sm_count=attributes["MultiProcessorCount"],
+        smem_per_block_optin=attributes["MaxSharedMemoryPerBlockOptin"],
+        smem_per_sm=attributes["MaxSharedMemoryPerMultiprocessor"],
+        l2_bytes=attributes["L2CacheSize"],
+        clock_khz=attributes["ClockRate"],
+        memory_bytes=properties["totalGlobalMem"],
+    )

@@ -1,0 +1,138 @@
+"""Kernels on a device: loaded once, launched with one by-value struct.
+
+The only module that touches :class:`cupy.RawModule`.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stof_cupy import env
+from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
+from stof_cupy.jit import device
+from stof_cupy.jit.cache import Store
+from stof_cupy.jit.spec import KernelSpec
+
+__all__ = ["Kernel", "kernel", "loaded"]
+
+_DEFAULT_SMEM_LIMIT = 48 * 1024
+
+_kernels: dict[tuple[KernelSpec, int], Kernel] = {}
+_lock = threading.Lock()
+
+
+class Kernel:
+    """A kernel loaded on one device; made by :func:`kernel`.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+    function : cupy.cuda.Function
+        The loaded symbol.
+    """
+
+    def __init__(self, spec: KernelSpec, function: Any) -> None:
+        self.spec = spec
+        self._function = function
+        self._block = (spec.threads, 1, 1)
+        self._dtype = spec.params_dtype()
+        self._names = frozenset(self._dtype.names or ())
+
+    def pack(self, **fields: Any) -> np.void:
+        """Return `Params` with these fields.
+
+        Parameters
+        ----------
+        **fields : int or float
+            All fields of the spec; pointers as integers (``array.data.ptr``).
+
+        Raises
+        ------
+        ArgumentError
+            If a field is missing or unknown.
+        OverflowError
+            If a value does not fit its field.
+        """
+        if fields.keys() != self._names:
+            name = f"params of {self.spec.name}"
+            raise ArgumentError(mismatch(name, sorted(fields), sorted(self._names)))
+        values = tuple(fields[name] for name, _ in self.spec.params)
+        # A void scalar: CuPy passes it by value, as it does a size-1 array, but faster.
+        packed: np.void = np.array([values], self._dtype)[0]
+        return packed
+
+    def __call__(self, grid: tuple[int, ...], params: np.void) -> None:
+        """Launch on CuPy's current stream; the kernel's device must be the current one.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            One to three block counts. A zero among them launches nothing.
+        params : numpy.void
+            From :meth:`pack`.
+        """
+        # CuPy would turn a zero into a one.
+        if 0 not in grid:
+            self._function(grid, self._block, (params,), shared_mem=self.spec.smem_bytes)
+
+
+def kernel(spec: KernelSpec, device_id: int | None = None) -> Kernel:
+    """Return the kernel of `spec` on a device, compiling and loading it at the first call.
+
+    Parameters
+    ----------
+    spec : KernelSpec
+    device_id : int, optional
+        Default: CuPy's current device.
+
+    Raises
+    ------
+    DeviceError, MissingDependencyError
+        If there is no such device, or no CuPy or NVRTC.
+    UnsupportedError
+        If the kernel is not for the device's architecture or needs more shared memory than it has.
+    CompileError
+        See :func:`~stof_cupy.jit.compile.compile_cubin`.
+    """
+    if device_id is None:
+        device_id = device.current()
+    found = _kernels.get((spec, device_id))
+    if found is None:
+        with _lock:
+            found = _kernels.get((spec, device_id))
+            if found is None:
+                found = _kernels[spec, device_id] = _load(spec, device_id)
+    return found
+
+
+def loaded() -> list[str]:
+    """Return the names of the kernels that this process has loaded, sorted."""
+    with _lock:
+        return sorted({spec.name for spec, _ in _kernels})
+
+
+def _load(spec: KernelSpec, device_id: int) -> Kernel:
+    import cupy
+
+    facts = device.facts(device_id)
+    if spec.smem_bytes > facts.smem_per_block_optin:
+        expected = f"at most {facts.smem_per_block_optin} on {facts.name}"
+        raise UnsupportedError(mismatch(f"smem_bytes of {spec.name}", spec.smem_bytes, expected))
+    entry = _store(env.cache_dir("kernels")).get(spec, facts.arch)
+    with cupy.cuda.Device(device_id):
+        raw = cupy.RawModule(path=str(entry.path)).get_function(spec.symbol)
+        if spec.smem_bytes > _DEFAULT_SMEM_LIMIT:
+            raw.max_dynamic_shared_size_bytes = spec.smem_bytes
+        # RawKernel looks its function up by current device at every launch and would load a second
+        # one, without the limit above, on another device; the function itself refuses that.
+        return Kernel(spec, raw.kernel)
+
+
+@cache
+def _store(root: Path) -> Store:
+    return Store(root)

@@ -1,0 +1,88 @@
+"""What one kernel is: a template instance, its parameters, and what the host assumes of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, mismatch
+
+__all__ = ["KernelSpec"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_ARCH = re.compile(r"\d{2,3}(\+|[af]?)")
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One instance of a kernel template, as the host sees it.
+
+    Everything claimed here is checked against the C++ type when the kernel is compiled (see
+    :func:`stof_cupy.jit.source.stub`), so host and device cannot disagree about a launch.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case identifier, e.g. ``"attention_sm80_f16_d64"``; the symbol is ``stof_<name>``.
+    header : str
+        Where the template is, relative to ``cuda/``.
+    type : str
+        The instance: a C++ type with ``Params``, ``kThreads``, ``kSmemBytes``, ``kMinBlocks`` and
+        ``static __device__ void run(const Params&, char* smem)``.
+    params : tuple of (str, str)
+        The fields of ``Params`` in order, each with its NumPy code: pointers are ``"u8"``, ``int``
+        ``"i4"``, ``long long`` ``"i8"``, ``float`` ``"f4"``, an array member ``"(4,)i8"``.
+    threads : int
+        Threads of a block.
+    smem_bytes : int
+        Dynamic shared memory of a block.
+    arch : str
+        ``"80+"`` for every architecture from sm_80 on, or exactly one, e.g. ``"90a"``.
+
+    Raises
+    ------
+    ArgumentError
+        If the name is no lower-case identifier, there are no params, or `arch` is malformed.
+
+    Examples
+    --------
+    >>> spec = KernelSpec("scale_f32", "scale.cuh", "stof::Scale<float>",
+    ...                   (("x", "u8"), ("n", "i4"), ("factor", "f4")), threads=256, smem_bytes=0)
+    >>> spec.symbol, spec.params_dtype().itemsize, spec.supports("90a")
+    ('stof_scale_f32', 16, True)
+    """
+
+    name: str
+    header: str
+    type: str
+    params: tuple[tuple[str, str], ...]
+    threads: int
+    smem_bytes: int
+    arch: str = "80+"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ArgumentError(mismatch("name", repr(self.name), "a lower-case identifier"))
+        if not self.params:
+            raise ArgumentError(mismatch(f"{self.name}: params", "none", "at least one field"))
+        if not _ARCH.fullmatch(self.arch):
+            expected = "a minimum such as '80+' or one target such as '90a'"
+            raise ArgumentError(mismatch(f"{self.name}: arch", repr(self.arch), expected))
+
+    @property
+    def symbol(self) -> str:
+        """The kernel's symbol in the cubin, which is also its name in a profiler."""
+        return f"stof_{self.name}"
+
+    def params_dtype(self) -> np.dtype[Any]:
+        """Return the NumPy struct with the layout of ``Params``."""
+        return np.dtype(list(self.params), align=True)
+
+    def supports(self, arch: str) -> bool:
+        """Whether the kernel can be compiled for `arch`, e.g. ``"89"`` or ``"90a"``."""
+        if self.arch.endswith("+"):
+            return int(arch.rstrip("af")) >= int(self.arch[:-1])
+        return arch == self.arch

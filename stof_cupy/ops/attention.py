@@ -1,0 +1,255 @@
+"""Sparse multi-head attention: softmax(scale q k^T) v over what the mask keeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
+from stof_cupy.jit import catalogue
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.masks import BsrMask, as_mask
+from stof_cupy.ops._arrays import (
+    Array,
+    aligned,
+    backend,
+    check_dtype,
+    check_no_overlap,
+    check_out,
+    check_shape,
+    device_dtype,
+    unit_last,
+)
+
+__all__ = ["Config", "Problem", "attention"]
+
+_TILE = 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be computed; sizes in elements."""
+
+    dtype: str
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    dim_qk: int
+    dim_v: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """How: the kernel's head-dim class."""
+
+    head_dim: int
+
+    def spec(self, problem: Problem) -> KernelSpec:
+        """Return the kernel for `problem`."""
+        return catalogue.attention_sm80(problem.dtype, self.head_dim)
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    kv_lengths: Array | None = None,
+    return_lse: bool = False,
+    out: Array | None = None,
+) -> Any:
+    """Compute masked scaled dot-product attention, skipping the tiles that the mask leaves empty.
+
+    Source: paper section 4.2.
+
+    Parameters
+    ----------
+    q : ndarray
+        Queries, shape ``(batch, heads, seq_q, head_dim)``; NumPy or CuPy. On CUDA float16 or
+        bfloat16 and head dims up to 256; on NumPy any float. Any strides; a last axis that is not
+        contiguous is copied.
+    k : ndarray
+        Keys, shape ``(batch, kv_heads, seq_k, head_dim)`` where `kv_heads` divides `heads`: each
+        key head serves ``heads / kv_heads`` consecutive query heads.
+    v : ndarray
+        Values, shape ``(batch, kv_heads, seq_k, value_dim)``.
+    mask : BsrMask, pattern, bool ndarray or scipy.sparse matrix, optional
+        Shape ``(seq_q, seq_k)``; True where a query may attend to a key. One for all batches and
+        heads.
+    scale : float, optional
+        Factor of the scores. Default: ``1 / sqrt(head_dim)``.
+    kv_lengths : ndarray of int, optional
+        Shape ``(batch,)``: keys at and beyond it are masked. Values are clipped to ``[0, seq_k]``.
+    return_lse : bool
+        Also return the natural logarithm of the sum of ``exp(score)``.
+    out : ndarray, optional
+        Where to write the result: its shape and dtype, contiguous last axis, no overlap with the
+        inputs.
+
+    Returns
+    -------
+    out : ndarray
+        Shape ``(batch, heads, seq_q, value_dim)``, dtype of `q`, axes laid out in memory in the
+        order of `q`'s.
+    lse : ndarray
+        Shape ``(batch, heads, seq_q)``, float32; with ``return_lse=True`` only.
+
+    Raises
+    ------
+    ShapeError, DTypeError, MaskError, ArgumentError, DeviceError
+        If an argument does not fit; nothing has been computed then.
+    UnsupportedError
+        If there is no kernel for the dtype or head dim.
+
+    Notes ----- A row that may attend to nothing gives output 0 and LSE ``-inf``. Accumulation is in
+    float32 (on NumPy in float32 or the inputs' wider type), and equal inputs give bit-equal
+    outputs.
+
+    Examples
+    --------
+    >>> from stof_cupy import masks
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 100, 16), np.float32)
+    >>> attention(q, k, v, masks.sliding_window(100, window=8)).shape
+    (1, 2, 100, 16)
+    """
+    where, problem, bsr = _validate(q, k, v, mask, kv_lengths, out)
+    if scale is None:
+        scale = 1.0 / math.sqrt(problem.dim_qk)
+    if not math.isfinite(scale):
+        raise ArgumentError(mismatch("scale", scale, "a finite number"))
+    if where == "numpy":
+        from stof_cupy.ops import cpu
+
+        result = cpu.attention(
+            q, k, v, bsr, scale=scale, kv_lengths=kv_lengths, return_lse=return_lse, out=out
+        )
+        return result
+    return _launch(_choose(problem), problem, q, k, v, bsr, scale, kv_lengths, return_lse, out)
+
+
+def _validate(
+    q: Array, k: Array, v: Array, mask: Any, kv_lengths: Array | None, out: Array | None
+) -> tuple[str, Problem, BsrMask | None]:
+    """Check every argument and describe the problem."""
+    where = backend(q=q, k=k, v=v, out=out)
+    check_dtype("q", q)
+    check_dtype("k", k, q, "q")
+    check_dtype("v", v, q, "q")
+    check_shape("q", q, ("batch", "heads", "seq_q", "head_dim"))
+    batch, heads, seq_q, dim_qk = q.shape
+    check_shape("k", k, (batch, "kv_heads", "seq_k", dim_qk))
+    kv_heads, seq_k = k.shape[1:3]
+    check_shape("v", v, (batch, kv_heads, seq_k, "value_dim"))
+    dim_v = v.shape[3]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ShapeError(mismatch("k", f"{kv_heads} heads", f"a divisor of q's {heads}"))
+    if dim_qk == 0 or dim_v == 0:
+        raise ShapeError(mismatch("head_dim", f"{dim_qk} for q and k, {dim_v} for v", "at least 1"))
+    check_out(out, (batch, heads, seq_q, dim_v), q)
+    if out is not None:
+        check_no_overlap(out, q=q, k=k, v=v)
+    if kv_lengths is not None:
+        if not hasattr(kv_lengths, "dtype") or kv_lengths.dtype.kind not in "iu":
+            got = getattr(kv_lengths, "dtype", type(kv_lengths).__name__)
+            raise DTypeError(mismatch("kv_lengths", got, "an integer array"))
+        check_shape("kv_lengths", kv_lengths, (batch,))
+    bsr = None if mask is None else as_mask(mask, (seq_q, seq_k))
+    dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
+    return where, Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v), bsr
+
+
+def _choose(problem: Problem) -> Config:
+    """Return the only kernel there is yet, for the smallest head-dim class that fits."""
+    if -(-problem.seq_q // _TILE) * problem.heads * problem.batch >= 2**31:
+        size = (problem.batch, problem.heads, problem.seq_q)
+        raise UnsupportedError(
+            mismatch("(batch, heads, seq_q)", size, "below 2^31 tiles of 64 queries")
+        )
+    return Config(catalogue.head_dim_class(max(problem.dim_qk, problem.dim_v)))
+
+
+def _launch(
+    config: Config,
+    problem: Problem,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: BsrMask | None,
+    scale: float,
+    kv_lengths: Array | None,
+    return_lse: bool,
+    out: Array | None,
+) -> Any:
+    """Build the kernel and run it on the arrays' device and CuPy's current stream."""
+    import cupy
+
+    from stof_cupy.jit.launch import kernel
+
+    with cupy.cuda.Device(q.device.id):
+        run = kernel(config.spec(problem))
+        q, k, v = unit_last(q), unit_last(k), unit_last(v)
+        if out is None:
+            out = _empty_in_order_of(q, problem.dim_v)
+        rows = (problem.batch, problem.heads, problem.seq_q)
+        lse = cupy.empty(rows, np.float32) if return_lse else None
+        if out.size:
+            lists = None if mask is None else mask.schedule().on_device()
+            lengths = None if kv_lengths is None else cupy.asarray(kv_lengths, np.int32)
+            strides = {
+                f"{name}_{axis}": x.strides[i] // x.itemsize
+                for name, x in (("q", q), ("k", k), ("v", v), ("out", out))
+                for i, axis in enumerate(("batch", "head", "row"))
+            }
+            params = run.pack(
+                q=q.data.ptr,
+                k=k.data.ptr,
+                v=v.data.ptr,
+                out=out.data.ptr,
+                lse=_pointer(lse),
+                row_ptr=_pointer(lists and lists.row_ptr),
+                cols=_pointer(lists and lists.cols),
+                bitmap_id=_pointer(lists and lists.bitmap_id),
+                bitmaps=_pointer(lists and lists.bitmaps),
+                order=_pointer(lists and lists.order),
+                kv_lengths=_pointer(lengths),
+                **strides,
+                heads=problem.heads,
+                heads_per_kv=problem.heads // problem.kv_heads,
+                seq_q=problem.seq_q,
+                seq_k=problem.seq_k,
+                dim_qk=problem.dim_qk,
+                dim_v=problem.dim_v,
+                wide_q=_wide(q),
+                wide_k=_wide(k),
+                wide_v=_wide(v),
+                pairs_out=aligned(out, 4, *(s // out.itemsize for s in out.strides[:3])),
+                scale_log2=scale * math.log2(math.e),
+            )
+            q_tiles = -(-problem.seq_q // _TILE)
+            run((q_tiles * problem.heads * problem.batch,), params)
+    return (out, lse) if return_lse else out
+
+
+def _empty_in_order_of(q: Array, dim_v: int) -> Array:
+    """Return an uninitialised output whose axes lie in memory in the order of `q`'s."""
+    import cupy
+
+    order = sorted(range(3), key=lambda axis: -abs(q.strides[axis]))
+    shape = [*(q.shape[axis] for axis in order), dim_v]
+    inverse = [*(order.index(axis) for axis in range(3)), 3]
+    return cupy.empty(shape, q.dtype).transpose(inverse)
+
+
+def _pointer(x: Array | None) -> int:
+    return 0 if x is None else int(x.data.ptr)
+
+
+def _wide(x: Array) -> bool:
+    return aligned(x, 16, *(s // x.itemsize for s in x.strides[:3]))

@@ -1,0 +1,186 @@
+"""The public GEMM: bad arguments everywhere, and the kernels against the oracle on a GPU."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
+from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.ops import gemm as module
+from stof_cupy.ops import reference
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm import gemm
+from stof_cupy.testing import assert_close, poison, random_array, rng, strided
+
+DTYPES = ("float16", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "epilogue", "text"),
+    [
+        ((3,), (3, 4), {}, "a: got"),
+        ((2, 3), (4, 3), {}, r"b: got \(4, 3\), expected \(3, N\)"),
+        ((2, 3), (3,), {}, "b: got"),
+        ((2, 3), (3, 4), {"bias": (3,)}, r"bias: got \(3,\), expected \(4,\)"),
+        ((2, 3), (3, 4), {"residual": (4, 2)}, "residual"),
+    ],
+)
+def test_shapes_that_clash_are_named(a, b, epilogue, text):
+    operands = {name: np.ones(shape, np.float32) for name, shape in epilogue.items()}
+    with pytest.raises(ShapeError, match=text):
+        gemm(np.ones(a, np.float32), np.ones(b, np.float32), epilogue=Epilogue(**operands))
+
+
+def test_other_bad_arguments():
+    a, b = np.ones((2, 3), np.float32), np.ones((3, 3), np.float32)
+    with pytest.raises(DTypeError, match="b: got float64"):
+        gemm(a, b.astype(np.float64))
+    with pytest.raises(ArgumentError, match="relu"):
+        Epilogue(activation="relu")
+    with pytest.raises(DTypeError, match="epilogue"):
+        gemm(a, b, epilogue="gelu")
+    with pytest.raises(ArgumentError, match="memory shared with a"):
+        gemm(a, b, out=a)
+
+
+@pytest.mark.parametrize(
+    ("sms", "m", "n", "tile"), [(132, 4096, 4096, 0), (132, 128, 384, 1), (1, 1, 1, 0)]
+)
+def test_the_small_tile_serves_products_too_small_for_the_gpu(sms, m, n, tile):
+    problem = module.Problem("float16", m, n, 64, False, None, False)
+    assert module._choose(problem, sms).tile is GEMM_TILES[tile]
+
+
+def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False):
+    """Run on the GPU into poisoned memory, and compare with the oracle."""
+    import cupy
+
+    def upload(x):
+        return None if x is None else cupy.asarray(x)
+
+    on_a, on_b = upload(a), upload(b.T.copy()).T if transposed else upload(b)
+    on_a = strided(on_a)[view_a] if view_a else on_a
+    on_b = strided(on_b)[view_b] if view_b else on_b
+    operands = {name: epilogue.get(name) for name in ("bias", "residual")}
+    activation = epilogue.get("activation")
+    on_gpu = Epilogue(activation=activation, **{k: upload(x) for k, x in operands.items()})
+    out = poison((*a.shape[:-1], b.shape[1]), a.dtype, cupy)
+    got = gemm(on_a, on_b, epilogue=on_gpu, out=out)
+    assert got is out
+    exact = reference.gemm(a, b, activation=activation, **operands)
+    low = reference.gemm(a, b, activation=activation, **operands, precision=a.dtype.name)
+    assert_close(got, exact, low)
+
+
+def draw(g, m, n, k, dtype, *, bias, activation, residual):
+    a = random_array(g, (m, k), dtype)
+    b = random_array(g, (k, n), dtype, scale=max(k, 1) ** -0.5)
+    epilogue = {"activation": activation}
+    if bias:
+        epilogue["bias"] = random_array(g, (n,), dtype)
+    if residual:
+        epilogue["residual"] = random_array(g, (m, n), dtype)
+    return a, b, epilogue
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("bias", "activation", "residual"),
+    list(product((False, True), (None, "gelu", "gelu_tanh"), (False, True))),
+)
+def test_epilogues(bias, activation, residual, dtype):
+    g = rng(11)
+    for m, n, k in ((200, 136, 96), (1, 72, 40), (17, 33, 1000)):
+        compare(
+            *draw(g, m, n, k, dtype, bias=bias, activation=activation, residual=residual),
+            transposed=True,
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(60))
+def test_random_shapes_and_strides(seed):
+    g = rng(seed)
+    m, n, k = (int(g.choice([1, 2, 7, 16, 17, 63, 64, 65, 100, 127, 129, 300])) for _ in "mnk")
+    if seed % 5 == 0:
+        m, n = 2500, 1100  # enough tiles for the large configuration
+    names = ["", "rows", "slice", "reversed"]
+    a, b, epilogue = draw(
+        g,
+        m,
+        n,
+        k,
+        DTYPES[seed % 2],
+        bias=bool(g.integers(2)),
+        activation=None,
+        residual=bool(g.integers(2)),
+    )
+    compare(
+        a,
+        b,
+        epilogue,
+        view_a=str(g.choice(names)),
+        view_b=str(g.choice(names)) if seed % 3 else "",
+        transposed=seed % 3 == 0,
+    )
+
+
+@pytest.mark.gpu
+def test_leading_axes_and_an_empty_sum():
+    import cupy
+
+    g = rng(12)
+    a = random_array(g, (2, 3, 5, 24), "float16")
+    w = random_array(g, (24, 10), "float16")
+    compare(a, w, {"bias": random_array(g, (10,), "float16")})
+    view = cupy.asarray(a).transpose(1, 0, 2, 3)  # leading axes that do not collapse
+    got = gemm(view, cupy.asarray(w))
+    exact = reference.gemm(a.transpose(1, 0, 2, 3), w)
+    assert_close(got, exact, reference.gemm(a.transpose(1, 0, 2, 3), w, precision="float16"))
+    bias = cupy.arange(10, dtype=np.float16)
+    none = gemm(
+        cupy.ones((3, 0), np.float16), cupy.ones((0, 10), np.float16), epilogue=Epilogue(bias=bias)
+    )
+    assert (none == bias).all()
+
+
+@pytest.mark.gpu
+def test_the_residual_may_be_written_in_place():
+    import cupy
+
+    g = rng(13)
+    a, b, epilogue = draw(g, 300, 200, 64, "float16", bias=True, activation=None, residual=True)
+    residual = cupy.asarray(epilogue["residual"])
+    stages = Epilogue(bias=cupy.asarray(epilogue["bias"]), residual=residual)
+    apart = gemm(cupy.asarray(a), cupy.asarray(b), epilogue=stages)
+    same = gemm(cupy.asarray(a), cupy.asarray(b), epilogue=stages, out=residual)
+    assert same is residual and cupy.array_equal(same, apart)
+
+
+@pytest.mark.gpu
+def test_offsets_beyond_two_to_the_31():
+    import cupy
+
+    rows, k = 17_000_000, 128
+    a = cupy.zeros((rows, k), np.float16)
+    g = rng(14)
+    tail = random_array(g, (70, k), "float16")
+    w = random_array(g, (k, 8), "float16")
+    a[-70:] = cupy.asarray(tail)
+    got = gemm(a, cupy.asarray(w))[-70:]
+    assert_close(got, reference.gemm(tail, w), reference.gemm(tail, w, precision="float16"))
+
+
+@pytest.mark.gpu
+def test_what_the_gpu_refuses():
+    import cupy
+
+    x = cupy.zeros((4, 4), np.float32)
+    with pytest.raises(UnsupportedError, match="a: got float32 on CUDA"):
+        gemm(x, x)
+    with pytest.raises(DTypeError, match="b: got numpy array"):
+        gemm(x, x.get())
