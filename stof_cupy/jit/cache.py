@@ -118,7 +118,7 @@ class Store:
             self._private_root = Path(self._temporary.name)
             warnings.warn(
                 f"kernel cache {self.root} cannot be written ({reason}); kernels compiled "
-                f"now are lost when this process ends. Let {env.CACHE_DIR.name} name another directory.",
+                f"now are lost when this process ends. Set {env.CACHE_DIR.name} to another place.",
                 StofWarning,
                 stacklevel=3,
             )

@@ -1,6 +1,6 @@
 """Every kernel template, as a function from its choices to a spec, and what is built ahead.
 
-The operators ask these functions for the instance they need, so a spec is written down once.
+The operators ask these functions for the instance they need at every call, so specs are cached.
 Instances outside :func:`catalogue` (an unusual epilogue, say) are compiled when they are first
 used.
 """
@@ -8,6 +8,7 @@ used.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -54,6 +55,7 @@ def head_dim_class(head_dim: int) -> int:
     )
 
 
+@cache
 def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
     """Return block-wise attention on mma.sync for `head_dim`, one of :data:`HEAD_DIM_CLASSES`."""
     t = _SHORT[dtype]
@@ -100,6 +102,7 @@ GEMM_TILES = (GemmTile(128, 128, 64, 32), GemmTile(64, 64, 32, 32))
 _ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "GeluTanh"}
 
 
+@cache
 def gemm_sm80(
     dtype: str,
     tile: GemmTile,
@@ -136,6 +139,7 @@ def gemm_sm80(
     )
 
 
+@cache
 def layer_norm(dtype: str) -> KernelSpec:
     """Return LayerNorm over the last axis, one warp a row."""
     t = _SHORT[dtype]
@@ -155,6 +159,7 @@ def layer_norm(dtype: str) -> KernelSpec:
     )
 
 
+@cache
 def embedding(dtype: str) -> KernelSpec:
     """Return the sum of up to three table rows per token."""
     t = _SHORT[dtype]
@@ -176,6 +181,7 @@ def embedding(dtype: str) -> KernelSpec:
     )
 
 
+@cache
 def elementwise(dtype: str, op: str) -> KernelSpec:
     """Return ``"add"``, ``"gelu"`` or ``"gelu_tanh"`` over contiguous arrays."""
     t = _SHORT[dtype]

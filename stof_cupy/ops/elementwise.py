@@ -45,6 +45,7 @@ def add(x: Array, y: Array, *, out: Array | None = None) -> Array:
 
     Examples
     --------
+    >>> import numpy as np
     >>> add(np.zeros((2, 3), np.float32), np.float32([1, 2, 3]))
     array([[1., 2., 3.],
            [1., 2., 3.]], dtype=float32)
@@ -89,6 +90,7 @@ def gelu(x: Array, *, approximate: str = "none", out: Array | None = None) -> Ar
 
     Examples
     --------
+    >>> import numpy as np
     >>> float(gelu(np.zeros(1, np.float32))[0])
     0.0
     """

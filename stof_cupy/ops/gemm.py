@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from stof_cupy.errors import DTypeError, ShapeError, UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
@@ -92,6 +91,7 @@ def gemm(
 
     Examples
     --------
+    >>> import numpy as np
     >>> a, w = np.eye(2, 3, dtype=np.float32), np.arange(12, dtype=np.float32).reshape(4, 3)
     >>> gemm(a, w.T, epilogue=Epilogue(bias=np.ones(4, np.float32)))
     array([[ 1.,  4.,  7., 10.],
@@ -129,7 +129,7 @@ def _validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tupl
     check_out(out, shape, a)
     if out is not None:
         check_no_overlap(out, a=a, b=b, bias=bias)
-    m = int(np.prod(a.shape[:-1], dtype=np.int64))
+    m = math.prod(a.shape[:-1])
     if where == "cuda" and max(m, n, k) >= 2**31:
         raise UnsupportedError(mismatch("(M, N, K)", (m, n, k), "each below 2^31"))
     dtype = device_dtype("a", a) if where == "cuda" else a.dtype.name
@@ -192,7 +192,7 @@ def _launch(problem: Problem, a: Array, b: Array, epilogue: Epilogue, out: Array
 
 def _rows(x: Array) -> Array:
     """Return `x` as a matrix; a copy only where its leading axes do not collapse."""
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _strides(x: Array) -> tuple[int, int]:

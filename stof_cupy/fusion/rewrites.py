@@ -1,0 +1,172 @@
+"""Rewrites that are always right and never slower, so that nothing has to be searched.
+
+A GEMM holds its result in registers before it stores it, so a bias, an activation or a residual
+that follows costs it next to nothing and saves a pass over memory. A rewrite says what stands for a
+node; :func:`substitute` makes the graph that follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from stof_cupy import env
+from stof_cupy.graph import Graph, Node, verify
+from stof_cupy.graph.node import topological
+from stof_cupy.graph.registry import OPS
+
+__all__ = ["REWRITES", "Replacement", "Rewrite", "fuse_epilogues", "substitute"]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """An operator on nodes of the old graph, to stand for one of them."""
+
+    op: str
+    inputs: tuple[Node | None, ...]
+    attrs: Mapping[str, Any]
+
+
+Match = Callable[[Node, Mapping[Node, int]], "Replacement | None"]
+"""``(node, uses of every node) -> what stands for it``, or None where it stays."""
+
+
+def substitute(match: Match, graph: Graph) -> Graph:
+    """Return the graph in which every node that `match` finds is replaced.
+
+    Nodes that have no use then are gone. Inputs and outputs keep their names and order, constants
+    their names and arrays.
+
+    Parameters
+    ----------
+    match : callable
+    graph : Graph
+        Left as it is.
+    """
+    uses = graph.uses()
+    found = {node: match(node, uses) for node in uses}
+
+    def inputs(node: Node) -> Iterable[Node | None]:
+        replacement = found[node]
+        return node.inputs if replacement is None else replacement.inputs
+
+    result = Graph(graph.name, graph.dims)
+    new: dict[Node | None, Any] = {None: None}
+    for name, node in graph.inputs.items():
+        new[node] = result.input(name, node.shape, node.dtype)
+    for node in topological(graph.outputs.values(), inputs):
+        if node.op == "constant":
+            new[node] = result.constant(node.name, graph.constants[node.name])
+        elif node.op in OPS:
+            replacement = found[node] or Replacement(node.op, node.inputs, dict(node.attrs))
+            operands = [new[each] for each in replacement.inputs]
+            new[node] = result.apply(replacement.op, *operands, **replacement.attrs)
+    for name, node in graph.outputs.items():
+        result.output(name, new[node])
+    return result
+
+
+def _gemm(node: Node | None, uses: Mapping[Node, int], *free: str) -> dict[str, Any] | None:
+    """Return operands and attributes of a GEMM read once and having none of `free`, else None."""
+    if node is None or node.op != "gemm" or uses[node] != 1:
+        return None
+    ports = [port.name for port in OPS["gemm"].ports]
+    parts = {**dict(zip(ports, node.inputs, strict=True)), **dict(node.attrs)}
+    return None if any(parts[name] is not None for name in free) else parts
+
+
+def _refit(parts: Mapping[str, Any]) -> Replacement:
+    ports = [port.name for port in OPS["gemm"].ports]
+    attrs = {name: value for name, value in parts.items() if name not in ports}
+    return Replacement("gemm", tuple(parts[name] for name in ports), attrs)
+
+
+def _bias(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    """``add(gemm(x, w), bias constant (N,))``."""
+    if node.op != "add":
+        return None
+    product, bias = node.inputs
+    parts = _gemm(product, uses, "bias", "activation", "residual")
+    if parts is None or bias is None or bias.op != "constant" or len(bias.shape) != 1:
+        return None
+    return _refit({**parts, "bias": bias})
+
+
+def _activation(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    """``gelu(gemm(x, w, bias))``."""
+    if node.op != "gelu":
+        return None
+    parts = _gemm(node.inputs[0], uses, "activation", "residual")
+    if parts is None:
+        return None
+    approximate = dict(node.attrs)["approximate"]
+    return _refit({**parts, "activation": "gelu" if approximate == "none" else "gelu_tanh"})
+
+
+def _residual(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    """``add(gemm(x, w, bias), y)`` and ``add(y, gemm(x, w, bias))``, y of the same shape."""
+    if node.op != "add":
+        return None
+    for product, other in (node.inputs, node.inputs[::-1]):
+        if product is None or other is None or product.shape != other.shape:
+            continue
+        parts = _gemm(product, uses, "residual")
+        if parts is not None:
+            return _refit({**parts, "residual": other})
+    return None
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One exact rewrite: a name for people and a function from graph to graph."""
+
+    name: str
+    apply: Callable[[Graph], Graph]
+
+
+REWRITES = (
+    Rewrite("gemm + bias", partial(substitute, _bias)),
+    Rewrite("gemm + activation", partial(substitute, _activation)),
+    Rewrite("gemm + residual", partial(substitute, _residual)),
+)
+"""In the order in which a GEMM applies what it absorbs."""
+
+
+def fuse_epilogues(graph: Graph) -> Graph:
+    """Fold what follows a GEMM into it: a bias, then an activation, then a residual.
+
+    Each is folded when nothing else reads the GEMM's result. The outputs differ only in that values
+    which are no longer stored are no longer rounded.
+
+    Parameters
+    ----------
+    graph : Graph
+        Left as it is.
+
+    Returns
+    -------
+    Graph
+        Verified; after each rewrite too when ``STOF_VERIFY=1``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = Graph("block")
+    >>> x = g.input("x", ("batch", "seq", 2), "float")
+    >>> w, b = g.constant("w", np.ones((3, 2))), g.constant("b", np.ones(3))
+    >>> g.output("y", g.gelu(g.add(g.gemm(x, w), b)))
+    >>> print(fuse_epilogues(g).show())
+    block (batch, seq)
+    %0 = input("x") float (batch, seq, 2) [leaf]
+    %1 = gemm(%0, w:"w", bias:"b", activation='gelu') float (batch, seq, 3) [CI]
+    y = %1
+    """
+    each_time = env.VERIFY.get() == "1"
+    for rewrite in REWRITES:
+        graph = rewrite.apply(graph)
+        if each_time:
+            verify(graph)
+    verify(graph)
+    return graph

@@ -1,0 +1,104 @@
+"""The inputs of one run, checked against what the graph declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.dtypes import dtype_name, is_float
+from stof_cupy.errors import ArgumentError, DeviceError, DTypeError, ShapeError, mismatch
+from stof_cupy.graph.node import Node
+from stof_cupy.graph.shapes import format_shape
+
+__all__ = ["read_feeds"]
+
+
+def read_feeds(
+    declared: Mapping[str, Node],
+    inputs: Mapping[str, Any],
+    float_dtype: np.dtype[Any],
+    device: int | None,
+) -> dict[str, Any]:
+    """Return a run's inputs by name: arrays in the dtypes that operators take, masks as `BsrMask`.
+
+    Parameters
+    ----------
+    declared : mapping of str to Node
+        The graph's inputs.
+    inputs : mapping of str to object
+        What the caller gave.
+    float_dtype : dtype
+        What floats are cast to.
+    device : int or None
+        The CUDA device that arrays have to be on; None: NumPy arrays.
+
+    Raises
+    ------
+    ArgumentError, ShapeError, DTypeError, DeviceError
+        As `Executor.run` says.
+    """
+    unknown = sorted(inputs.keys() - declared.keys())
+    if unknown:
+        known = ", ".join(declared) or "no input"
+        raise ArgumentError(mismatch("input", repr(unknown[0]), known))
+    sizes: dict[str, tuple[int, str]] = {}
+    feeds = {}
+    for name, node in declared.items():
+        value = inputs.get(name)
+        if value is None:
+            if node.dtype in ("float", "int"):
+                expected = f"{node.dtype} {format_shape(node.shape)}"
+                raise ArgumentError(mismatch(f"input {name!r}", "nothing", expected))
+            continue
+        if node.dtype == "mask":
+            from stof_cupy.masks import as_mask
+
+            feeds[name] = as_mask(value, name=name)
+        else:
+            feeds[name] = _array(node, value, float_dtype, device)
+        _bind(node, feeds[name].shape, sizes)
+    return feeds
+
+
+def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | None) -> Any:
+    """Return an array of the right backend and device, cast to the dtype that operators take."""
+    what = f"input {node.name!r}"
+    if device is None:
+        kind: Any = np.ndarray
+        expected = "a NumPy array"
+    else:
+        import cupy
+
+        kind = cupy.ndarray
+        expected = f"a CuPy array on device {device}"
+    if not isinstance(value, kind):
+        raise DTypeError(mismatch(what, type(value).__name__, expected))
+    if device is not None and value.device.id != device:
+        raise DeviceError(mismatch(what, f"device {value.device.id}", f"device {device}"))
+    fits = is_float(value.dtype) if node.dtype == "float" else value.dtype.kind in "iu"
+    if not fits:
+        wanted = "floats" if node.dtype == "float" else "integers"
+        raise DTypeError(mismatch(what, dtype_name(value.dtype), wanted))
+    if node.dtype == "int":
+        return value
+    return value.astype(float_dtype if node.dtype == "float" else np.int32, copy=False)
+
+
+def _bind(node: Node, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+    """Note what the symbolic dims of `node` are in this run, or raise ShapeError."""
+    fits = len(shape) == len(node.shape)
+    for dim, size in zip(node.shape, shape, strict=True) if fits else ():
+        if isinstance(dim, str):
+            fits &= sizes.setdefault(dim, (size, node.name))[0] == size
+        else:
+            fits &= dim == size
+    if not fits:
+        known = [
+            f"{dim} is {sizes[dim][0]} in {sizes[dim][1]!r}"
+            for dim in dict.fromkeys(node.shape)
+            if isinstance(dim, str) and dim in sizes
+        ]
+        got, expected = format_shape(tuple(shape)), format_shape(node.shape)
+        raise ShapeError(mismatch(f"input {node.name!r}", got, expected, ", ".join(known)))

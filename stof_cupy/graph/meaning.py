@@ -1,0 +1,146 @@
+"""What every operator means: dense NumPy in the dtype it is given, nothing skipped, nothing fused.
+
+These functions define the graph language. :func:`evaluate` runs a whole graph through them in
+float64, which is what rewrites and executors are checked against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from stof_cupy.graph.ir import Graph, Node
+
+__all__ = ["evaluate"]
+
+Array: TypeAlias = "NDArray[Any]"
+
+
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    """Return x * Phi(x), Phi the normal distribution function."""
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+        return np.asarray(0.5 * x * (1 + np.tanh(inner)))
+    from scipy.special import erf
+
+    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
+
+
+def gemm(
+    x: Array, w: Array, bias: Array | None, residual: Array | None, *, activation: str | None = None
+) -> Array:
+    """Return activation(x @ w.T + bias) + residual."""
+    y = np.asarray(x @ w.T)
+    if bias is not None:
+        y = np.add(y, bias)
+    if activation is not None:
+        y = gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return y if residual is None else np.add(y, residual)
+
+
+def add(x: Array, y: Array) -> Array:
+    """Return x + y."""
+    return np.asarray(x + y)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias, over the last axis."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = np.mean(centred**2, axis=-1, keepdims=True)
+    return np.asarray(centred / np.sqrt(variance + eps) * weight + bias)
+
+
+def embedding(
+    ids: Array,
+    table: Array,
+    position_table: Array | None,
+    token_types: Array | None,
+    type_table: Array | None,
+) -> Array:
+    """Return table[ids] + position_table[arange(seq)] + type_table[token_types]."""
+    y = table[ids]
+    if position_table is not None:
+        y = y + position_table[: ids.shape[1]]
+    if type_table is not None and token_types is not None:
+        y = y + type_table[token_types]
+    return np.asarray(y)
+
+
+def split_heads(x: Array, *, heads: int) -> Array:
+    """View (batch, seq, heads * head_dim) as (batch, heads, seq, head_dim)."""
+    batch, seq, width = x.shape
+    y: Array = x.reshape(batch, seq, heads, width // heads).transpose(0, 2, 1, 3)
+    return y
+
+
+def merge_heads(x: Array) -> Array:
+    """View (batch, heads, seq, head_dim) as (batch, seq, heads * head_dim)."""
+    batch, heads, seq, head_dim = x.shape
+    y: Array = x.transpose(0, 2, 1, 3).reshape(batch, seq, heads * head_dim)
+    return y
+
+
+def attention(
+    q: Array, k: Array, v: Array, mask: Any, lengths: Array | None, *, scale: float | None = None
+) -> Array:
+    """Return softmax(scale * q @ k.T, over kept keys) @ v; rows that keep nothing are 0."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
+    scores = q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    kept = np.ones(scores.shape, bool)
+    if mask is not None:
+        kept &= np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask, bool)
+    if lengths is not None:
+        kept &= np.arange(k.shape[2]) < np.asarray(lengths)[:, None, None, None]
+    scores = np.where(kept, scores, -np.inf)
+    peak = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+    total = weights.sum(axis=-1, keepdims=True)
+    return np.asarray(weights / np.where(total > 0, total, 1) @ v)
+
+
+def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Run a graph by the definitions of its operators, in float64.
+
+    Parameters
+    ----------
+    graph : Graph
+    inputs : mapping of str to array_like
+        By input name. A mask is a boolean array or has ``toarray()``; masks and lengths may be
+        None or absent.
+
+    Returns
+    -------
+    dict of str to ndarray
+        By output name, float64.
+
+    Examples
+    --------
+    >>> from stof_cupy.graph import Graph
+    >>> g = Graph("twice")
+    >>> x = g.input("x", ("batch", 2), "float")
+    >>> g.output("y", g.add(x, x))
+    >>> evaluate(g, {"x": [[1.0, 2.0]]})["y"]
+    array([[2., 4.]])
+    """
+    from stof_cupy.graph.registry import OPS
+
+    def leaf(node: Node) -> Any:
+        value = graph.constants[node.name] if node.op == "constant" else inputs.get(node.name)
+        if node.dtype in ("mask", "lengths"):
+            return value
+        return np.asarray(value, np.float64 if node.dtype == "float" else np.int64)
+
+    values: dict[Node | None, Any] = {None: None}
+    for node in graph.nodes():
+        if node.op in OPS:
+            operands = [values[each] for each in node.inputs]
+            values[node] = OPS[node.op].meaning(*operands, **dict(node.attrs))
+        else:
+            values[node] = leaf(node)
+    return {name: values[node] for name, node in graph.outputs.items()}

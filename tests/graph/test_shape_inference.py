@@ -1,0 +1,148 @@
+"""Shapes that operators give, and the message where inputs do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy.errors import GraphError
+from stof_cupy.graph import Graph, Node
+from stof_cupy.graph.registry import OPS
+
+HIDDEN = ("batch", "seq", 6)
+HEADS = ("batch", 4, "seq", 5)
+
+
+def build(op: str, shapes: dict[str, tuple[int | str, ...]], attrs: dict[str, Any]) -> Node:
+    g = Graph("one", dims=("batch", "seq", "memory"))
+    dtypes = {port.name: port.dtype for port in OPS[op].ports}
+    inputs = {name: g.input(name, shape, dtypes[name]) for name, shape in shapes.items()}
+    return g.apply(op, **inputs, **attrs)
+
+
+GOOD = [
+    ("gemm", {"x": HIDDEN, "w": (7, 6)}, {}, ("batch", "seq", 7)),
+    ("gemm", {"x": (3, 6), "w": (7, 6), "bias": (7,), "residual": (3, 7)}, {}, (3, 7)),
+    ("add", {"x": HIDDEN, "y": HIDDEN}, {}, HIDDEN),
+    ("add", {"x": HIDDEN, "y": ("seq", 6)}, {}, HIDDEN),
+    ("add", {"x": HIDDEN, "y": (6,)}, {}, HIDDEN),
+    ("gelu", {"x": HIDDEN}, {}, HIDDEN),
+    ("layer_norm", {"x": HIDDEN, "weight": (6,), "bias": (6,)}, {"eps": 1e-5}, HIDDEN),
+    ("embedding", {"ids": ("batch", "seq"), "table": (9, 6)}, {}, HIDDEN),
+    (
+        "embedding",
+        {
+            "ids": ("batch", 8),
+            "table": (9, 6),
+            "position_table": (8, 6),
+            "token_types": ("batch", 8),
+            "type_table": (2, 6),
+        },
+        {},
+        ("batch", 8, 6),
+    ),
+    ("split_heads", {"x": HIDDEN}, {"heads": 3}, ("batch", 3, "seq", 2)),
+    ("merge_heads", {"x": HEADS}, {}, ("batch", "seq", 20)),
+    ("attention", {"q": HEADS, "k": HEADS, "v": HEADS}, {}, HEADS),
+    (
+        "attention",
+        {
+            "q": HEADS,
+            "k": ("batch", 2, "memory", 5),
+            "v": ("batch", 2, "memory", 3),
+            "mask": ("seq", "memory"),
+            "lengths": ("batch",),
+        },
+        {"scale": 0.5},
+        ("batch", 4, "seq", 3),
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "shapes", "attrs", "expected"), GOOD)
+def test_shape(op, shapes, attrs, expected) -> None:  # type: ignore[no-untyped-def]
+    node = build(op, shapes, attrs)
+    assert node.shape == expected
+    assert node.dtype == "float"
+
+
+def test_every_operator_is_tried() -> None:
+    assert {op for op, *_ in GOOD} == set(OPS)
+
+
+BAD = [
+    ("gemm", {"x": HIDDEN, "w": (6, 7)}, {}, r"w: got \(6, 7\), expected \(any, 6\); x has .*\(N"),
+    ("gemm", {"x": (6,), "w": (7, 6)}, {}, r"x: got \(6,\), expected at least 2 dims"),
+    ("gemm", {"x": HIDDEN, "w": (7, 6), "bias": (6,)}, {}, r"bias: got \(6,\), expected \(7,\)"),
+    (
+        "gemm",
+        {"x": HIDDEN, "w": (6, 6), "residual": ("seq", "batch", 6)},
+        {},
+        r"residual: got \(seq, batch, 6\), expected \(batch, seq, 6\)",
+    ),
+    ("gemm", {"x": ("batch", "seq"), "w": (7, 6)}, {}, r"w: got \(7, 6\), expected \(any, seq\)"),
+    ("add", {"x": (6,), "y": HIDDEN}, {}, r"y: got \(batch, seq, 6\), expected \(6,\)"),
+    ("add", {"x": HIDDEN, "y": (1,)}, {}, r"y: got \(1,\), expected \(6,\)"),
+    ("add", {"x": HIDDEN, "y": ("batch", 6)}, {}, r"y: got \(batch, 6\), expected \(seq, 6\)"),
+    ("layer_norm", {"x": HIDDEN, "weight": (6,), "bias": (5,)}, {"eps": 1}, r"bias: got \(5,\)"),
+    ("embedding", {"ids": (2,), "table": (9, 6)}, {}, r"ids: got \(2,\), expected 2 dims"),
+    (
+        "embedding",
+        {"ids": (2, 9), "table": (9, 6), "position_table": (8, 6)},
+        {},
+        r"position_table: got 8 positions, expected at least 9",
+    ),
+    (
+        "embedding",
+        {"ids": (2, 9), "table": (9, 6), "token_types": (2, 9)},
+        {},
+        r"got only token_types, expected both or neither",
+    ),
+    ("split_heads", {"x": HIDDEN}, {"heads": 4}, r"got \(batch, seq, 6\), expected .* heads=4"),
+    ("split_heads", {"x": ("batch", 6, "seq")}, {"heads": 2}, r"last dim of x: got seq"),
+    ("merge_heads", {"x": HIDDEN}, {}, r"expected 4 dims"),
+    (
+        "attention",
+        {"q": HEADS, "k": ("batch", 3, "seq", 5), "v": ("batch", 3, "seq", 5)},
+        {},
+        r"k: got 3 heads, expected a divisor of the 4 heads of q",
+    ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": ("batch", 4, "memory", 5)},
+        {},
+        r"v: got \(batch, 4, memory, 5\), expected \(batch, 4, seq, any\)",
+    ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "mask": ("seq", "memory")},
+        {},
+        r"mask: got \(seq, memory\), expected \(seq, seq\)",
+    ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "lengths": ("seq",)},
+        {},
+        r"lengths: got \(seq,\), expected \(batch,\)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "shapes", "attrs", "message"), BAD)
+def test_clash_names_node_and_shapes(op, shapes, attrs, message):  # type: ignore[no-untyped-def]
+    with pytest.raises(GraphError, match=rf"^%\d+ = {op}\(.*\): .*{message}"):
+        build(op, shapes, attrs)
+
+
+def test_the_failing_node_is_shown_as_it_was_written() -> None:
+    g = Graph("named")
+    x = g.input("x", ("batch", "seq", 384), "float")
+    w = g.constant("encoder.layer.0.intermediate.dense.weight", np.zeros((1536, 768), np.float32))
+    with pytest.raises(GraphError) as caught:
+        g.gemm(x, w)
+    assert str(caught.value) == (
+        '%1 = gemm(%0, w:"encoder.layer.0.intermediate.dense.weight"): w: got (1536, 768), '
+        "expected (any, 384); x has shape (batch, seq, 384); weights are stored (N, K)"
+    )
