@@ -1,8 +1,9 @@
-// The bit order of a 64x64 mask tile. The host side, and the only other statement of it, is stof_cupy/masks/bitmap.py;
-// tests/masks/test_bitmap.py holds the two together.
+// The bit order of a 64x64 mask tile. The host side, and the only other statement of it, is
+// stof_cupy/masks/bitmap.py; tests/masks/test_bitmap.py holds the two together.
 //
-// A tile is 64 words of 64 bits (STOF section 4.2.1). A word is one 8x8 inner tile, its bits row-major, least significant
-// first; the words lie column-major, so that the lanes of a warp that share inner columns read neighbouring words.
+// A tile is 64 words of 64 bits (STOF section 4.2.1). A word is one 8x8 inner tile, its bits
+// row-major, least significant first; the words lie column-major, so that the lanes of a warp that
+// share inner columns read neighbouring words.
 #pragma once
 
 namespace stof {

@@ -1,0 +1,60 @@
+"""Sparse-Transformer inference on CuPy: any attention mask, kernels that skip what it skips.
+
+>>> import stof_cupy
+>>> stof_cupy.masks.sliding_window(512, window=64).nnz
+61888
+
+The names below are resolved when they are first used: importing the package needs neither CuPy nor
+a GPU.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stof_cupy import errors, masks
+    from stof_cupy.engine import TransformerEngine
+    from stof_cupy.graph import Graph
+    from stof_cupy.masks import BsrMask
+    from stof_cupy.ops.attention import attention
+    from stof_cupy.ops.gemm import gemm
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BsrMask",
+    "Graph",
+    "TransformerEngine",
+    "__version__",
+    "attention",
+    "errors",
+    "gemm",
+    "masks",
+]
+
+_HOMES = {
+    "BsrMask": "stof_cupy.masks",
+    "Graph": "stof_cupy.graph",
+    "TransformerEngine": "stof_cupy.engine",
+    "attention": "stof_cupy.ops.attention",
+    "gemm": "stof_cupy.ops.gemm",
+}
+"""Public name -> module that defines it."""
+
+_MODULES = ("errors", "masks")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

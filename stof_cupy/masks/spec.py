@@ -1,0 +1,106 @@
+"""Masks from one line of text, for the command line: ``"longformer:w=256,g=64"``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.masks import block_patterns, patterns
+from stof_cupy.masks.expression import Pattern
+
+__all__ = ["from_spec", "spec_help"]
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """What a name stands for: a function, its parameters by key, and the keys it must be given."""
+
+    build: Callable[..., Pattern]
+    keys: dict[str, str]
+    required: tuple[str, ...] = ()
+
+
+_SPECS = {
+    "full": _Spec(patterns.full, {}),
+    "causal": _Spec(patterns.causal, {}),
+    "sliding": _Spec(patterns.sliding_window, {"w": "window", "causal": "causal"}, ("w",)),
+    "longformer": _Spec(patterns.longformer, {"w": "window", "g": "global_tokens"}, ("w", "g")),
+    "bigbird": _Spec(
+        block_patterns.bigbird,
+        {
+            "w": "window_blocks",
+            "g": "global_blocks",
+            "r": "random_blocks",
+            "block": "block",
+            "seed": "seed",
+        },
+    ),
+}
+
+
+def spec_help() -> str:
+    """Return the known specs in one line each, for a command's help.
+
+    Examples
+    --------
+    >>> print(spec_help().splitlines()[2])
+    sliding:w=WINDOW[,causal=CAUSAL]
+    """
+    return "\n".join(_usage(name) for name in _SPECS)
+
+
+def _usage(name: str) -> str:
+    spec = _SPECS[name]
+    items = {key: f"{key}={parameter.upper()}" for key, parameter in spec.keys.items()}
+    needed = ",".join(items.pop(key) for key in spec.required)
+    text = f"{name}:{needed}" if needed else name
+    return text + (f"[{',' if needed else ':'}{','.join(items.values())}]" if items else "")
+
+
+def from_spec(text: str, s: int) -> Pattern:
+    """Return the pattern that `text` names, for `s` queries and keys.
+
+    Parameters
+    ----------
+    text : str
+        ``name`` or ``name:key=value,...`` with integer values: ``full``, ``causal``,
+        ``sliding:w=64``, ``sliding:w=64,causal=1``, ``longformer:w=256,g=64``,
+        ``bigbird:w=3,g=2,r=3,block=64,seed=0``.
+    s : int
+        Sequence length.
+
+    Raises
+    ------
+    ArgumentError
+        If the name or a key is unknown, a key is missing or given twice, or a value is not an
+        integer; the message lists what is known.
+
+    Examples
+    --------
+    >>> from_spec("sliding:w=64", 1000)
+    <Pattern (1000, 1000): sliding_window(window=64)>
+    """
+    name, _, rest = text.strip().partition(":")
+    spec = _SPECS.get(name.strip())
+    if spec is None:
+        raise ArgumentError(
+            mismatch("mask", repr(text), f"one of {', '.join(map(_usage, _SPECS))}")
+        )
+    values: dict[str, int] = {}
+    for item in filter(None, (item.strip() for item in rest.split(","))):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in spec.keys or spec.keys[key] in values or not re.fullmatch(r"-?\d+", value):
+            raise ArgumentError(
+                mismatch(
+                    "mask", f"{item!r} in {text!r}", _usage(name), "each key once, integer values"
+                )
+            )
+        values[spec.keys[key]] = int(value)
+    missing = [key for key in spec.required if spec.keys[key] not in values]
+    if missing:
+        raise ArgumentError(
+            mismatch("mask", repr(text), _usage(name), f"{', '.join(missing)} missing")
+        )
+    return spec.build(s, **values)

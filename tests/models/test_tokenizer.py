@@ -1,0 +1,71 @@
+"""Text to ids: a tokenizer file's own padding and truncation are not heard."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stof_cupy.errors import CheckpointError, DTypeError, MissingDependencyError, StofWarning
+from stof_cupy.models.tokenizer import Tokenizer, pad
+
+tokenizers = pytest.importorskip("tokenizers")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "to", "be", "or", "not"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A word-level tokenizer saved, as real ones are, with padding to 9 and truncation to 3."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers, processors
+
+    backend = Backend(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    backend.enable_padding(length=9)
+    backend.enable_truncation(3)
+    file = tmp_path / "tokenizer.json"
+    backend.save(str(file))
+    return file
+
+
+def test_neither_padded_nor_cut(path):
+    rows = Tokenizer(path, 100)(["to be or not to be", "be", ""])
+    assert rows == [[2, 4, 5, 6, 7, 4, 5, 3], [2, 5, 3], [2, 3]]
+
+
+def test_long_texts_are_cut_before_the_closing_token_and_warned_of(path):
+    with pytest.warns(StofWarning, match="2 of 3 are longer than the model's 5 tokens.*number 1"):
+        rows = Tokenizer(path, 5)(["be", "to be or not", "not to be or"])
+    assert rows == [[2, 5, 3], [2, 4, 5, 6, 3], [2, 7, 4, 5, 3]]
+
+
+@pytest.mark.parametrize("texts", ["to be", [b"to be"], [["to"]], [None]])
+def test_only_sequences_of_str(path, texts):
+    with pytest.raises(DTypeError, match="sequence of str"):
+        Tokenizer(path, 9)(texts)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json"])
+def test_unreadable_file(path, text):
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        Tokenizer(path, 9)
+
+
+def test_missing_extra_is_named(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'stof-cupy\[models\]'"):
+        Tokenizer(path, 9)
+
+
+def test_pad():
+    ids, lengths = pad([[1], [], [2, 3]], value=7)
+    assert ids.dtype == lengths.dtype == np.int32
+    assert ids.tolist() == [[1, 7], [7, 7], [2, 3]] and lengths.tolist() == [1, 0, 2]
+    assert pad([])[0].shape == (0, 0)

