@@ -10,7 +10,9 @@ import pytest
 from stof_cupy.jit import device
 
 
-def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
     """Add card, driver and versions to the results file; commit and date are there already."""
     names = ("stof-cupy", "numpy", "scipy", "cupy-cuda12x", "cupy-cuda13x", "torch", "transformers")
     machine_info["packages"] = {name: version for name in names if (version := _version(name))}

@@ -184,3 +184,12 @@ def test_what_the_gpu_refuses():
         gemm(x, x)
     with pytest.raises(DTypeError, match="b: got numpy array"):
         gemm(x, x.get())
+
+
+def test_numpy_takes_an_empty_sum_and_a_transposed_weight():
+    bias = np.arange(10, dtype=np.float32)
+    none = gemm(np.ones((3, 0), np.float32), np.ones((0, 10), np.float32), epilogue=Epilogue(bias))
+    assert (none == bias).all()
+    g = rng(15)
+    a, w = random_array(g, (2, 5, 24)), random_array(g, (10, 24))
+    np.testing.assert_allclose(gemm(a, w.T), reference.gemm(a, w.T), atol=1e-5)

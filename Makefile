@@ -1,0 +1,91 @@
+# Two commands on a bare machine (python3, make, a package index): `make demo` and `make test`. Both make .venv and install
+# what they need there; it is made again only when pyproject.toml changes.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+# cuda13, cuda12 or none. CUDA 13 needs driver 580 or newer; the kernel module says which one runs even without nvidia-smi.
+driver = $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | grep -oE '^[0-9]+' | head -n 1 || true)
+module = $(shell grep -oE ' [0-9]+\.[0-9.]+ ' /proc/driver/nvidia/version 2>/dev/null | grep -oE '[0-9]+' | head -n 1 || true)
+newest_cuda = $(shell test $(1) -ge 580 && echo cuda13 || echo cuda12)
+CUDA ?= $(or $(foreach version,$(firstword $(driver) $(module)),$(call newest_cuda,$(version))),none)
+
+# Without a GPU there is no CuPy, but NVRTC alone still compiles every kernel.
+NVRTC = nvidia-cuda-nvrtc==13.*
+# setuptools warns of every editable install from a flat layout; a user cannot act on it.
+INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
+EXTRA = $(if $(filter none,$(CUDA)),,$(CUDA))
+
+# Architectures and NVRTC releases that every kernel has to compile for.
+ARCHS ?= 80 86 89 90a 100 120
+OLD_NVRTC := 12.4.127 12.9.86
+old_library = .nvrtc/$(1)/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
+
+.PHONY: help demo test test-gpu check format bench kernels docs dist clean
+help:
+	@echo 'make demo      a sentence model on the GPU, or on NumPy where there is none'
+	@echo 'make test      all tests; those that need a GPU are skipped without one'
+	@echo 'make test-gpu  the GPU tests alone; fails without a GPU'
+	@echo 'make check     ruff, clang-format, mypy --strict, contents of the wheel'
+	@echo 'make format    let ruff and clang-format rewrite the sources'
+	@echo 'make kernels   compile every kernel for $(ARCHS), no GPU needed'
+	@echo 'make bench     benchmarks, sized for a CPU where there is no GPU'
+	@echo 'make docs      API pages in site/'
+	@echo 'make dist      sdist and wheel in dist/'
+	@echo 'make clean     remove everything these targets made, .venv included'
+
+$(VENV)/run.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("stof_cupy needs Python 3.10 or newer: make PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable '.[models$(EXTRA:%=,%)]' $(if $(EXTRA),,'$(NVRTC)')
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	$(INSTALL) --editable '.[plot,test,dev]'
+	@touch $@
+
+demo: $(VENV)/run.stamp
+	$(BIN)/stof-cupy demo
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m gpu --require-gpu
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	find cuda -name '*.cuh' -print0 | xargs -0 $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/mypy --strict stof_cupy
+	$(BIN)/python -m pytest -q tests/test_packaging.py
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	find cuda -name '*.cuh' -print0 | xargs -0 $(BIN)/clang-format -i
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+kernels: $(VENV)/run.stamp $(foreach release,$(OLD_NVRTC),$(call old_library,$(release)))
+	$(BIN)/python -m stof_cupy.jit --arch $(ARCHS) --jobs $(JOBS)
+	set -e; for library in $(filter %.so.12,$^); do \
+		$(BIN)/python -m stof_cupy.jit --arch $(ARCHS) --jobs $(JOBS) --library $$library; \
+	done
+
+$(call old_library,%): | $(VENV)/run.stamp
+	$(INSTALL) --no-deps --target .nvrtc/$* nvidia-cuda-nvrtc-cu12==$*
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/python docs/build.py site
+
+dist: $(VENV)/dev.stamp
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) .nvrtc build dist site *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find stof_cupy tests benchmarks docs -name __pycache__ -prune -exec rm -r {} +
