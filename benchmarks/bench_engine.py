@@ -1,11 +1,11 @@
 """How long does a real sentence model take through the whole system, and through transformers?
 
-    make bench                                                  (NumPy, and CUDA where there is a GPU)
+    make bench                                              NumPy, and CUDA where there is a GPU
     pytest benchmarks/bench_engine.py -m gpu --benchmark-json=out.json
 
-The model is all-MiniLM-L6-v2 with random token ids. A timed call starts from host arrays and waits for
-its result. Where torch and transformers are installed, ``BertModel`` with SDPA runs the same ids in the
-same process, after its result was found equal to ours.
+The model is all-MiniLM-L6-v2 with random token ids. A timed call starts from host arrays and waits
+for its result. Where torch and transformers are installed, ``BertModel`` with SDPA runs the same ids
+in the same process, after its result was found equal to ours.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ __device__ __forceinline__ void load_tile(u32 base, const GlobalTile& src) {
   static_assert(kTotal % kThreads == 0, "every thread copies the same number of chunks");
   const int thread = threadIdx.x;
   if (src.wide) {
-#pragma unroll 2  // more would keep more addresses in registers than the attention kernel has left
+    // More would keep more addresses in registers than attention has left beside its accumulators.
+#pragma unroll 2
     for (int index = thread; index < kTotal; index += kThreads) {
       const int row = index / Tile::kChunks;
       const int chunk = index % Tile::kChunks;

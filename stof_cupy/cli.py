@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 import textwrap
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _plain_warnings():
         try:
             args.run(args)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, `head` say, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (StofError, OSError) as error:
             print(f"stof-cupy: error: {error}", file=sys.stderr)
             return 1

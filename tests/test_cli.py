@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -169,3 +170,9 @@ def test_no_command_and_version(capsys):
     with pytest.raises(SystemExit) as version:
         main(["--version"])
     assert version.value.code == 0 and __version__ in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{sys.executable} -m stof_cupy info | head -n 1"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert not run.stderr

@@ -5,7 +5,7 @@
 // key tiles its row of the mask lists:
 //   wait K | load V | S = Q K^T | load next K | mask, softmax | wait V | O += P V
 // so that V travels under the first product and the next K under the softmax and the second
-// product.
+// product. Head dims whose output fills the registers take the columns of a tile in two passes.
 #pragma once
 
 #include "attention/softmax.cuh"
@@ -24,6 +24,8 @@ struct Sm80 {
   static constexpr int kThreads = 128;
   static constexpr int kMinBlocks = kHeadDim <= 64 ? 2 : 1;
   static constexpr bool kQInRegisters = kHeadDim <= 128;  // above, O alone takes 96-128 registers
+  static constexpr int kColumns = kHeadDim <= 192 ? kTile : kTile / 2;  // scores in registers
+  static constexpr int kPasses = kTile / kColumns;                      // over a key tile
   using SmemTile = Tile<kTile, kHeadDim>;
   static constexpr int kSmemBytes = 3 * SmemTile::kBytes;
 
@@ -54,17 +56,13 @@ struct Sm80 {
 
   // The key tiles of one query tile, skipping those that lie past the last key.
   struct Tiles {
-    const int* cols;
-    const int* bitmap_id;
+    const Params& p;
     int i, end, limit;
 
-    __device__ Tiles(const Params& p, int q_tile, int kv_length) {
-      const bool listed = p.row_ptr != nullptr;
-      cols = listed ? p.cols : nullptr;
-      bitmap_id = p.bitmap_id;
+    __device__ Tiles(const Params& params, int q_tile, int kv_length) : p(params) {
       limit = ceil_div(kv_length, kTile);
-      i = (listed ? p.row_ptr[q_tile] : 0) - 1;
-      end = listed ? p.row_ptr[q_tile + 1] : limit;
+      i = (p.row_ptr ? p.row_ptr[q_tile] : 0) - 1;
+      end = p.row_ptr ? p.row_ptr[q_tile + 1] : limit;
       advance();
     }
     __device__ void advance() {
@@ -72,12 +70,12 @@ struct Sm80 {
       while (i < end && col() >= limit);
     }
     __device__ bool valid() const { return i < end; }
-    __device__ int col() const { return cols ? cols[i] : i; }
-    __device__ int bitmap() const { return cols ? bitmap_id[i] : -1; }
+    __device__ int col() const { return p.row_ptr ? p.cols[i] : i; }
+    __device__ int bitmap() const { return p.row_ptr ? p.bitmap_id[i] : -1; }
   };
 
   using Fragment = u32[4];
-  using Scores = float[kTile / 8][4];
+  using Scores = float[kColumns / 8][4];
   using Output = float[kHeadDim / 8][4];
 
   __device__ static __forceinline__ void load_q(Fragment& a, u32 smem_q, int warp, int lane,
@@ -89,7 +87,7 @@ struct Sm80 {
   __device__ static __forceinline__ void scores(Scores& s, const Fragment (&q)[kHeadDim / 16],
                                                 u32 smem_q, u32 smem_k, int warp, int lane) {
 #pragma unroll
-    for (int j = 0; j < kTile / 8; ++j)
+    for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[j][e] = 0.f;
 #pragma unroll(kQInRegisters ? kHeadDim / 16 : 2)
@@ -102,7 +100,7 @@ struct Sm80 {
         load_q(a, smem_q, warp, lane, step);
       }
 #pragma unroll
-      for (int j = 0; j < kTile / 16; ++j) {
+      for (int j = 0; j < kColumns / 16; ++j) {
         Fragment b;  // {k-low, k-high} of columns 16j..16j+7, then of 16j+8..16j+15
         ptx::ldmatrix_x4(b, SmemTile::address(smem_k, 16 * j + (lane & 7) + ((lane >> 4) << 3),
                                               2 * step + ((lane >> 3) & 1)));
@@ -116,7 +114,7 @@ struct Sm80 {
   __device__ static __forceinline__ void accumulate(Output& o, const Scores& p, u32 smem_v,
                                                     int lane) {
 #pragma unroll
-    for (int step = 0; step < kTile / 16; ++step) {
+    for (int step = 0; step < kColumns / 16; ++step) {
       const float (&lo)[4] = p[2 * step];
       const float (&hi)[4] = p[2 * step + 1];
       const Fragment a = {ptx::pack<T>(lo[0], lo[1]), ptx::pack<T>(lo[2], lo[3]),  //
@@ -133,15 +131,16 @@ struct Sm80 {
   }
 
   // An 8x8 inner tile is exactly what a warp's accumulators of eight columns cover, so each lane
-  // takes two bits of the same word.
-  __device__ static __forceinline__ void apply_bitmap(Scores& s, const u64* words, int warp,
-                                                      int lane) {
-    const int shift = bitmap_bit(lane >> 2, 2 * (lane & 3));
+  // takes two bits of the same word; they lie in the byte that is its row.
+  __device__ static __forceinline__ void apply_bitmap(Scores& s, const u64* words, int first_col,
+                                                      int warp, int lane) {
+    const u8* row_bytes = reinterpret_cast<const u8*>(words) + bitmap_bit(lane >> 2, 0) / 8;
+    const int shift = bitmap_bit(0, 2 * (lane & 3));
 #pragma unroll
-    for (int j = 0; j < kTile / 8; ++j) {
+    for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const u32 pair = static_cast<u32>(words[bitmap_word(16 * warp + 8 * r, 8 * j)] >> shift);
+        const u32 pair = row_bytes[bitmap_word(16 * warp + 8 * r, first_col + 8 * j) * 8] >> shift;
         if (!(pair & 1)) s[j][2 * r] = kNegativeInfinity;
         if (!(pair & 2)) s[j][2 * r + 1] = kNegativeInfinity;
       }
@@ -150,7 +149,7 @@ struct Sm80 {
 
   __device__ static __forceinline__ void apply_limit(Scores& s, int valid_cols, int lane) {
 #pragma unroll
-    for (int j = 0; j < kTile / 8; ++j)
+    for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (8 * j + 2 * (lane & 3) + (e & 1) >= valid_cols) s[j][e] = kNegativeInfinity;
@@ -235,39 +234,47 @@ struct Sm80 {
       for (int e = 0; e < 4; ++e) o[j][e] = 0.f;
 
     while (tile.valid()) {
-      const int col = tile.col();
+      const int first_col = tile.col() * kTile;
       const int bitmap_id = tile.bitmap();
-      load_v(col);
-      Scores s;
-      scores(s, q, smem_q, smem_k, warp, lane);
-      __syncthreads();  // every warp is done with K
+      load_v(tile.col());
+#pragma unroll 1
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const int offset = pass * kColumns;
+        Scores s;
+        scores(s, q, smem_q, SmemTile::address(smem_k, offset, 0), warp, lane);
+        if (pass == kPasses - 1) {
+          __syncthreads();  // every warp is done with K
+          tile.advance();
+          if (tile.valid()) load_k(tile.col());
+        }
 
-      tile.advance();
-      if (tile.valid()) {
-        load_k(tile.col());
-      } else {
-        ptx::cp_async_commit();  // an empty group keeps the count below constant
+#pragma unroll
+        for (int j = 0; j < kColumns / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) s[j][e] *= p.scale_log2;
+        if (bitmap_id >= 0)
+          apply_bitmap(s, p.bitmaps + static_cast<i64>(bitmap_id) * kBitmapWords, offset, warp,
+                       lane);
+        const int valid_cols = kv_length - first_col - offset;
+        if (valid_cols < kColumns) apply_limit(s, valid_cols, lane);
+
+        float rescale[2];
+        softmax.update(s, rescale);
+#pragma unroll
+        for (int j = 0; j < kHeadDim / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) o[j][e] *= rescale[e / 2];
+
+        if (pass == 0) {
+          // Of the groups in flight V's is the older; the next K's is there if this pass began it.
+          if (kPasses == 1 && tile.valid())
+            ptx::cp_async_wait<1>();
+          else
+            ptx::cp_async_wait<0>();
+          __syncthreads();  // V is there
+        }
+        accumulate(o, s, SmemTile::address(smem_v, offset, 0), lane);
       }
-
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) s[j][e] *= p.scale_log2;
-      if (bitmap_id >= 0)
-        apply_bitmap(s, p.bitmaps + static_cast<i64>(bitmap_id) * kBitmapWords, warp, lane);
-      const int valid_cols = kv_length - col * kTile;
-      if (valid_cols < kTile) apply_limit(s, valid_cols, lane);
-
-      float rescale[2];
-      softmax.update(s, rescale);
-#pragma unroll
-      for (int j = 0; j < kHeadDim / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[j][e] *= rescale[e / 2];
-
-      ptx::cp_async_wait<1>();
-      __syncthreads();  // V is there
-      accumulate(o, s, smem_v, lane);
       ptx::cp_async_wait<0>();
       __syncthreads();  // every warp is done with V, and the next K is there
     }

@@ -102,7 +102,7 @@ def current() -> int:
     DeviceError
         If there is no device.
     """
-    with _typed_errors("current"):
+    with _typed_errors("none"):
         from cupy.cuda import runtime
 
         return int(runtime.getDevice())

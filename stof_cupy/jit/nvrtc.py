@@ -21,6 +21,8 @@ _CUDA_PATH = env.Variable("CUDA_PATH", "/usr/local/cuda", "Where a CUDA toolkit 
 _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _WHEEL_DIRS = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib")
 _SUCCESS, _COMPILATION_FAILED = 0, 6
+_OWN_CACHE = (12, 9)
+"""From this version on NVRTC keeps cubins itself, and a hit comes without the log we judge by."""
 
 
 class Library:
@@ -82,6 +84,8 @@ class Library:
         CompileError
             If it does not compile; the message carries the log.
         """
+        if self.version >= _OWN_CACHE:
+            options = (*options, "--no-cache")
         program = ctypes.c_void_p()
         self._call(
             "nvrtcCreateProgram",

@@ -109,7 +109,7 @@ def feeds(batch: int = 3, seq: int = 70) -> dict[str, Any]:
         "ids": rng.integers(VOCAB, size=(batch, seq)),
         "kinds": rng.integers(2, size=(batch, seq)),
         "mask": rng.random((seq, seq)) < 0.1,
-        "lengths": rng.integers(1, seq, size=batch),
+        "lengths": rng.integers(1, seq + 1, size=batch),
     }
 
 

@@ -33,6 +33,13 @@ def test_compile_returns_an_elf_and_the_log(library: nvrtc.Library) -> None:
     assert "unused" in log and not log.endswith("\0")
 
 
+def test_compiling_again_gives_the_log_again(library: nvrtc.Library) -> None:
+    source = 'extern "C" __global__ void again(int* p) { *p = 1; }'
+    for _ in range(3):  # where there is a driver NVRTC keeps cubins, and would come back silent
+        _, log = library.compile(source, "k.cu", (*OPTIONS, "--ptxas-options=-v"))
+        assert "registers" in log
+
+
 def test_syntax_error_carries_the_log(library: nvrtc.Library) -> None:
     with pytest.raises(CompileError, match=r"(?s)broken\.cu does not compile\n.*broken\.cu\(2\)"):
         library.compile("int a;\nint b", "broken.cu", OPTIONS)
