@@ -4,8 +4,8 @@
     pytest benchmarks/bench_engine.py -m gpu --benchmark-json=out.json
 
 The model is all-MiniLM-L6-v2 with random token ids. A timed call starts from host arrays and waits
-for its result. Where torch and transformers are installed, ``BertModel`` with SDPA runs the same ids
-in the same process, after its result was found equal to ours.
+for its result. Where torch and transformers are installed, ``BertModel`` with SDPA runs the same
+ids in the same process, after its result was found equal to ours.
 """
 
 from __future__ import annotations
