@@ -5,6 +5,7 @@ bfloat16 is `ml_dtypes.bfloat16`, imported only when it is asked for.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def as_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+@cache  # NumPy makes the name anew each time, which costs as much as a launch
 def dtype_name(dtype: Any) -> str:
     """Return the name of a NumPy, CuPy or ml_dtypes dtype, e.g. ``"bfloat16"``.
 

@@ -41,7 +41,8 @@ class Kernel:
         self._function = function
         self._block = (spec.threads, 1, 1)
         self._dtype = spec.params_dtype()
-        self._names = frozenset(self._dtype.names or ())
+        self._order = tuple(name for name, _ in spec.params)
+        self._names = frozenset(self._order)
 
     def pack(self, **fields: Any) -> np.void:
         """Return `Params` with these fields.
@@ -61,7 +62,7 @@ class Kernel:
         if fields.keys() != self._names:
             name = f"params of {self.spec.name}"
             raise ArgumentError(mismatch(name, sorted(fields), sorted(self._names)))
-        values = tuple(fields[name] for name, _ in self.spec.params)
+        values = tuple([fields[name] for name in self._order])
         # A void scalar: CuPy passes it by value, as it does a size-1 array, but faster.
         packed: np.void = np.array([values], self._dtype)[0]
         return packed

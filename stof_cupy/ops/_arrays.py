@@ -80,11 +80,15 @@ def backend(**arrays: Array | None) -> str:
 
 def check_shape(name: str, x: Array, expected: Sequence[int | str]) -> None:
     """Raise ShapeError unless `x` has the shape `expected`, where a string is any size by name."""
-    if len(x.shape) != len(expected) or any(
-        isinstance(want, int) and have != want for have, want in zip(x.shape, expected, strict=True)
-    ):
+    shape = x.shape
+    fits = len(shape) == len(expected)
+    if fits:
+        for have, want in zip(shape, expected, strict=True):
+            if have != want and not isinstance(want, str):
+                fits = False
+    if not fits:
         shown = "(" + ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "") + ")"
-        raise ShapeError(mismatch(name, tuple(x.shape), shown))
+        raise ShapeError(mismatch(name, tuple(shape), shown))
 
 
 def check_dtype(name: str, x: Array, like: Array | None = None, like_name: str = "") -> None:

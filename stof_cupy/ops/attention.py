@@ -192,8 +192,9 @@ def _launch(
 
     from stof_cupy.jit.launch import kernel
 
-    with cupy.cuda.Device(q.device.id):
-        run = kernel(config.spec(problem))
+    device = q.device.id
+    with cupy.cuda.Device(device):
+        run = kernel(config.spec(problem), device)
         q, k, v = unit_last(q), unit_last(k), unit_last(v)
         if out is None:
             out = _empty_in_order_of(q, problem.dim_v)

@@ -112,8 +112,9 @@ def _launch(op: str, x: Array, y: Array | None, out: Array | None) -> Array:
 
     from stof_cupy.jit.launch import kernel
 
-    with cupy.cuda.Device(x.device.id):
-        run = kernel(catalogue.elementwise(device_dtype("x", x), op))
+    device = x.device.id
+    with cupy.cuda.Device(device):
+        run = kernel(catalogue.elementwise(device_dtype("x", x), op), device)
         if out is None:
             out = cupy.empty(x.shape, x.dtype)
         if not out.size:

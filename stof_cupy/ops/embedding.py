@@ -155,8 +155,9 @@ def _launch(
     def pointer(x: Array | None) -> int:
         return 0 if x is None else int(x.data.ptr)
 
-    with cupy.cuda.Device(table.device.id):
-        run = kernel(catalogue.embedding(device_dtype("table", table)))
+    device = table.device.id
+    with cupy.cuda.Device(device):
+        run = kernel(catalogue.embedding(device_dtype("table", table)), device)
         if out is None:
             out = cupy.empty((*ids.shape, table.shape[1]), table.dtype)
         if not out.size:

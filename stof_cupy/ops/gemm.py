@@ -151,9 +151,10 @@ def _launch(problem: Problem, a: Array, b: Array, epilogue: Epilogue, out: Array
     from stof_cupy.jit.device import facts
     from stof_cupy.jit.launch import kernel
 
-    with cupy.cuda.Device(a.device.id):
-        config = _choose(problem, facts().sm_count)
-        run = kernel(config.spec(problem))
+    device = a.device.id
+    with cupy.cuda.Device(device):
+        config = _choose(problem, facts(device).sm_count)
+        run = kernel(config.spec(problem), device)
         if out is None:
             out = cupy.empty((*a.shape[:-1], problem.n), a.dtype)
         if not out.size:

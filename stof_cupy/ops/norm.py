@@ -81,8 +81,9 @@ def _launch(x: Array, weight: Array, bias: Array, eps: float, out: Array | None)
 
     from stof_cupy.jit.launch import kernel
 
-    with cupy.cuda.Device(x.device.id):
-        run = kernel(catalogue.layer_norm(device_dtype("x", x)))
+    device = x.device.id
+    with cupy.cuda.Device(device):
+        run = kernel(catalogue.layer_norm(device_dtype("x", x)), device)
         if out is None:
             out = cupy.empty(x.shape, x.dtype)
         if not out.size:
