@@ -9,7 +9,7 @@ namespace stof::activation {
 struct Gelu {
   static __device__ __forceinline__ float apply(float x) {
     constexpr float kInverseSqrt2 = 0.70710678118654752f;
-    return 0.5f * x * (1.f + erff(x * kInverseSqrt2));
+    return 0.5f * x * erfcf(x * -kInverseSqrt2);  // 1 + erf would cancel at x << 0
   }
 };
 

@@ -18,9 +18,22 @@ struct bf16 {
   u16 bits;
 };
 
+// The bits of the exponent, all of them set in infinities and NaN.
+template <typename T>
+constexpr u32 kExponent = 0;
+template <>
+constexpr u32 kExponent<f16> = 0x7c00;
+template <>
+constexpr u32 kExponent<bf16> = 0x7f80;
+
+template <typename T>
+__device__ constexpr bool is_finite(T x) {
+  return (x.bits & kExponent<T>) != kExponent<T>;
+}
+
 template <typename A, typename B>
 __device__ constexpr auto ceil_div(A a, B b) {
-  return (a + b - 1) / b;
+  return a == 0 ? 0 : (a - 1) / b + 1;  // a + b - 1 could overflow
 }
 
 }  // namespace stof

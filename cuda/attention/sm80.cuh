@@ -5,7 +5,7 @@
 // key tiles its row of the mask lists:
 //   wait K | load V | S = Q K^T | load next K | mask, softmax | wait V | O += P V
 // so that V travels under the first product and the next K under the softmax and the second
-// product. Head dims whose output fills the registers take the columns of a tile in two passes.
+// product. Head dims whose output fills the registers take the columns of a tile in four passes.
 #pragma once
 
 #include "attention/softmax.cuh"
@@ -24,7 +24,7 @@ struct Sm80 {
   static constexpr int kThreads = 128;
   static constexpr int kMinBlocks = kHeadDim <= 64 ? 2 : 1;
   static constexpr bool kQInRegisters = kHeadDim <= 128;  // above, O alone takes 96-128 registers
-  static constexpr int kColumns = kHeadDim <= 192 ? kTile : kTile / 2;  // scores in registers
+  static constexpr int kColumns = kHeadDim <= 192 ? kTile : kTile / 4;  // scores in registers
   static constexpr int kPasses = kTile / kColumns;                      // over a key tile
   using SmemTile = Tile<kTile, kHeadDim>;
   static constexpr int kSmemBytes = 3 * SmemTile::kBytes;
@@ -132,9 +132,9 @@ struct Sm80 {
 
   // An 8x8 inner tile is exactly what a warp's accumulators of eight columns cover, so each lane
   // takes two bits of the same word; they lie in the byte that is its row.
-  __device__ static __forceinline__ void apply_bitmap(Scores& s, const u64* words, int first_col,
+  __device__ static __forceinline__ void apply_bitmap(Scores& s, const u64* bits, int first_col,
                                                       int warp, int lane) {
-    const u8* row_bytes = reinterpret_cast<const u8*>(words) + bitmap_bit(lane >> 2, 0) / 8;
+    const u8* row_bytes = reinterpret_cast<const u8*>(bits) + bitmap_bit(lane >> 2, 0) / 8;
     const int shift = bitmap_bit(0, 2 * (lane & 3));
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j) {
@@ -145,6 +145,57 @@ struct Sm80 {
         if (!(pair & 2)) s[j][2 * r + 1] = kNegativeInfinity;
       }
     }
+  }
+
+  __device__ static __forceinline__ const u64* words(const Params& p, int bitmap_id) {
+    return p.bitmaps + static_cast<i64>(bitmap_id) * kBitmapWords;
+  }
+
+  __device__ static __forceinline__ bool kept(const u64* bits, int row, int col) {
+    return bits[bitmap_word(row, col)] >> bitmap_bit(row, col) & 1;
+  }
+
+  // The two elements of a word, those that are not finite replaced by zero.
+  __device__ static __forceinline__ u32 finite_part(u32 word) {
+    const T lo = {static_cast<u16>(word)}, hi = {static_cast<u16>(word >> 16)};
+    return (is_finite(lo) ? word & 0x0000ffff : 0) | (is_finite(hi) ? word & 0xffff0000 : 0);
+  }
+
+  // In a product a masked value still counts, as 0 * NaN. So the values of a part tile that are not
+  // finite are added here, to the rows that keep their key, and cleared before the product.
+  __device__ static __forceinline__ void set_aside_non_finite(Output& o, u32 smem_v,
+                                                              const u64* bits, int warp, int lane) {
+    constexpr int kChunks = kTile * SmemTile::kChunks;
+    bool clean = true;
+    for (int i = threadIdx.x; i < kChunks; i += kThreads) {
+      const uint4 v = ptx::load_shared_16(smem_v + 16 * i);
+      clean = clean && finite_part(v.x) == v.x && finite_part(v.y) == v.y &&
+              finite_part(v.z) == v.z && finite_part(v.w) == v.w;
+    }
+    if (__syncthreads_and(clean)) return;
+
+#pragma unroll 1
+    for (int key = 0; key < kTile; ++key) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (!kept(bits, 16 * warp + 8 * r + (lane >> 2), key)) continue;
+#pragma unroll
+        for (int j = 0; j < kHeadDim / 8; ++j) {
+          const u32 at = SmemTile::address(smem_v, key, j) + 4 * (lane & 3);
+          const u32 odd = ptx::load_shared_4(at);
+          const u32 rest = odd ^ finite_part(odd);  // what is not finite, zero elsewhere
+          o[j][2 * r] += ptx::to_float(T{static_cast<u16>(rest)});
+          o[j][2 * r + 1] += ptx::to_float(T{static_cast<u16>(rest >> 16)});
+        }
+      }
+    }
+    __syncthreads();  // every warp has taken them
+    for (int i = threadIdx.x; i < kChunks; i += kThreads) {
+      const uint4 v = ptx::load_shared_16(smem_v + 16 * i);
+      ptx::store_shared_16(smem_v + 16 * i, make_uint4(finite_part(v.x), finite_part(v.y),
+                                                       finite_part(v.z), finite_part(v.w)));
+    }
+    __syncthreads();
   }
 
   __device__ static __forceinline__ void apply_limit(Scores& s, int valid_cols, int lane) {
@@ -252,9 +303,7 @@ struct Sm80 {
         for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
           for (int e = 0; e < 4; ++e) s[j][e] *= p.scale_log2;
-        if (bitmap_id >= 0)
-          apply_bitmap(s, p.bitmaps + static_cast<i64>(bitmap_id) * kBitmapWords, offset, warp,
-                       lane);
+        if (bitmap_id >= 0) apply_bitmap(s, words(p, bitmap_id), offset, warp, lane);
         const int valid_cols = kv_length - first_col - offset;
         if (valid_cols < kColumns) apply_limit(s, valid_cols, lane);
 
@@ -272,6 +321,7 @@ struct Sm80 {
           else
             ptx::cp_async_wait<0>();
           __syncthreads();  // V is there
+          if (bitmap_id >= 0) set_aside_non_finite(o, smem_v, words(p, bitmap_id), warp, lane);
         }
         accumulate(o, s, SmemTile::address(smem_v, offset, 0), lane);
       }

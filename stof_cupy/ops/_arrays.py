@@ -6,6 +6,7 @@ kernels), never a mix.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from stof_cupy.errors import (
 )
 
 __all__ = [
+    "FLOAT32_MAX",
+    "FLOAT32_TINY",
     "Array",
     "aligned",
     "backend",
@@ -31,6 +34,7 @@ __all__ = [
     "check_shape",
     "device_dtype",
     "is_cupy",
+    "pointer",
     "unit_last",
 ]
 
@@ -40,7 +44,8 @@ Array = Any
 
 def is_cupy(x: Any) -> bool:
     """Whether `x` is a CuPy array, decided without importing CuPy."""
-    return type(x).__module__.partition(".")[0] == "cupy" and hasattr(x, "__cuda_array_interface__")
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def backend(**arrays: Array | None) -> str:
@@ -58,24 +63,27 @@ def backend(**arrays: Array | None) -> str:
     DeviceError
         If CuPy arrays lie on different devices.
     """
-    given = {name: x for name, x in arrays.items() if x is not None}
-    kinds = {}
-    for name, x in given.items():
-        if isinstance(x, np.ndarray):
-            kinds[name] = "numpy"
+    first_name, first_kind, first_device = "", "", None
+    for name, x in arrays.items():
+        if x is None:
+            continue
+        if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+            kind, device = "numpy", None
         elif is_cupy(x):
-            kinds[name] = "cuda"
+            kind, device = "cuda", x.device.id
         else:
             hint = "other arrays come in through stof_cupy.interop.import_array"
             raise DTypeError(mismatch(name, type(x).__name__, "a NumPy or CuPy array", hint))
-    first = next(iter(given))
-    for name, kind in kinds.items():
-        if kind != kinds[first]:
-            raise DTypeError(mismatch(name, f"{kind} array", f"{kinds[first]} array like {first}"))
-        if kind == "cuda" and given[name].device.id != given[first].device.id:
-            got, expected = given[name].device.id, given[first].device.id
-            raise DeviceError(mismatch(name, f"device {got}", f"device {expected} like {first}"))
-    return kinds[first]
+        if not first_name:
+            first_name, first_kind, first_device = name, kind, device
+        elif kind != first_kind:
+            raise DTypeError(
+                mismatch(name, f"{kind} array", f"{first_kind} array like {first_name}")
+            )
+        elif device != first_device:
+            expected = f"device {first_device} like {first_name}"
+            raise DeviceError(mismatch(name, f"device {device}", expected))
+    return first_kind
 
 
 def check_shape(name: str, x: Array, expected: Sequence[int | str]) -> None:
@@ -122,9 +130,15 @@ def check_out(out: Array | None, shape: Sequence[int], like: Array) -> None:
         return
     check_shape("out", out, tuple(shape))
     check_dtype("out", out, like, "the inputs")
-    if out.size and out.ndim and out.strides[-1] != out.itemsize and out.shape[-1] > 1:
+    if not is_cupy(out) and not out.flags.writeable:
+        raise ArgumentError(mismatch("out", "a read-only array", "one that can be written"))
+    if not out.size or not out.ndim:
+        return
+    if out.strides[-1] != out.itemsize and out.shape[-1] > 1:
         got = f"last stride of {out.strides[-1]} bytes"
         raise ShapeError(mismatch("out", got, f"{out.itemsize} bytes (contiguous last axis)"))
+    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape, strict=True)):
+        raise ShapeError(mismatch("out", f"strides {out.strides}", "memory for each element"))
 
 
 def unit_last(x: Array) -> Array:
@@ -134,19 +148,48 @@ def unit_last(x: Array) -> Array:
     return x
 
 
+def pointer(x: Array | None) -> int:
+    """Return the address of a CuPy array's data; 0 for None."""
+    return 0 if x is None else int(x.data.ptr)
+
+
 def aligned(x: Array, size: int, *strides: int) -> bool:
     """Whether a CuPy array's data and all `strides` (elements) are multiples of `size` bytes."""
     return x.data.ptr % size == 0 and all(s * x.itemsize % size == 0 for s in strides)
 
 
-def check_no_overlap(out: Array, **inputs: Array | None) -> None:
-    """Raise ArgumentError if `out` may share memory with an input, read while it is written."""
-    if is_cupy(out):
-        import cupy
+def check_no_overlap(out: Array | None, in_place: Array | None = None, **inputs: Any) -> None:
+    """Raise ArgumentError if `out` may share memory with an input that is read while it is written.
 
-        may_share_memory = cupy.may_share_memory
+    Parameters
+    ----------
+    out : ndarray or None
+        Where the result goes.
+    in_place : ndarray, optional
+        An input that `out` may be identical to: each element is read before it is written.
+    **inputs : ndarray or None
+        All inputs by name, `in_place` among them.
+    """
+    if out is None:
+        return
+    if is_cupy(out):
+        import cupy as xp
     else:
-        may_share_memory = np.may_share_memory
+        xp = np
     for name, x in inputs.items():
-        if x is not None and may_share_memory(out, x):
-            raise ArgumentError(mismatch("out", f"memory shared with {name}", "memory of its own"))
+        if x is None or (x is in_place and _identical(x, out)):
+            continue
+        if xp.may_share_memory(out, x):
+            raise ArgumentError(mismatch("out", f"memory possibly shared with {name}", "its own"))
+
+
+def _identical(x: Array, y: Array) -> bool:
+    if x.shape != y.shape or x.strides != y.strides:
+        return False
+    if is_cupy(x):
+        return bool(x.data.ptr == y.data.ptr)
+    return bool(x.ctypes.data == y.ctypes.data)
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+FLOAT32_TINY = float(np.finfo(np.float32).tiny)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from stof_cupy.jit import catalogue
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.masks import BsrMask, as_mask
 from stof_cupy.ops._arrays import (
+    FLOAT32_MAX,
     Array,
     aligned,
     backend,
@@ -21,6 +23,7 @@ from stof_cupy.ops._arrays import (
     check_out,
     check_shape,
     device_dtype,
+    pointer,
     unit_last,
 )
 
@@ -86,7 +89,8 @@ def attention(
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``.
     kv_lengths : ndarray of int, optional
-        Shape ``(batch,)``: keys at and beyond it are masked. Values are clipped to ``[0, seq_k]``.
+        Shape ``(batch,)``, NumPy or CuPy like `q`: keys at and beyond it are masked. Values are
+        clipped to ``[0, seq_k]``.
     return_lse : bool
         Also return the natural logarithm of the sum of ``exp(score)``.
     out : ndarray, optional
@@ -108,7 +112,10 @@ def attention(
     UnsupportedError
         If there is no kernel for the dtype or head dim.
 
-    Notes ----- A row that may attend to nothing gives output 0 and LSE ``-inf``. Accumulation is in
+    Notes
+    -----
+    A row that may attend to nothing gives output 0 and LSE ``-inf``. What a masked key or value
+    holds, NaN and infinities included, reaches no row that it is masked for. Accumulation is in
     float32 (on NumPy in float32 or the inputs' wider type), and equal inputs give bit-equal
     outputs.
 
@@ -122,8 +129,8 @@ def attention(
     where, problem, bsr = _validate(q, k, v, mask, kv_lengths, out)
     if scale is None:
         scale = 1.0 / math.sqrt(problem.dim_qk)
-    if not math.isfinite(scale):
-        raise ArgumentError(mismatch("scale", scale, "a finite number"))
+    elif not isinstance(scale, numbers.Real) or not abs(scale) <= FLOAT32_MAX / 2:
+        raise ArgumentError(mismatch("scale", scale, "a real number that float32 can hold"))
     if where == "numpy":
         from stof_cupy.ops import cpu
 
@@ -138,7 +145,7 @@ def _validate(
     q: Array, k: Array, v: Array, mask: Any, kv_lengths: Array | None, out: Array | None
 ) -> tuple[str, Problem, BsrMask | None]:
     """Check every argument and describe the problem."""
-    where = backend(q=q, k=k, v=v, out=out)
+    where = backend(q=q, k=k, v=v, kv_lengths=kv_lengths, out=out)
     check_dtype("q", q)
     check_dtype("k", k, q, "q")
     check_dtype("v", v, q, "q")
@@ -153,12 +160,10 @@ def _validate(
     if dim_qk == 0 or dim_v == 0:
         raise ShapeError(mismatch("head_dim", f"{dim_qk} for q and k, {dim_v} for v", "at least 1"))
     check_out(out, (batch, heads, seq_q, dim_v), q)
-    if out is not None:
-        check_no_overlap(out, q=q, k=k, v=v)
+    check_no_overlap(out, q=q, k=k, v=v)
     if kv_lengths is not None:
-        if not hasattr(kv_lengths, "dtype") or kv_lengths.dtype.kind not in "iu":
-            got = getattr(kv_lengths, "dtype", type(kv_lengths).__name__)
-            raise DTypeError(mismatch("kv_lengths", got, "an integer array"))
+        if kv_lengths.dtype.kind not in "iu":
+            raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
         check_shape("kv_lengths", kv_lengths, (batch,))
     bsr = None if mask is None else as_mask(mask, (seq_q, seq_k))
     dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
@@ -169,9 +174,11 @@ def _choose(problem: Problem) -> Config:
     """Return the only kernel there is yet, for the smallest head-dim class that fits."""
     if -(-problem.seq_q // _TILE) * problem.heads * problem.batch >= 2**31:
         size = (problem.batch, problem.heads, problem.seq_q)
-        raise UnsupportedError(
-            mismatch("(batch, heads, seq_q)", size, "below 2^31 tiles of 64 queries")
-        )
+        expected = "fewer than 2^31 tiles of 64 queries"
+        raise UnsupportedError(mismatch("(batch, heads, seq_q)", size, expected))
+    if max(problem.seq_q, problem.seq_k) > 2**31 - _TILE:
+        sizes = (problem.seq_q, problem.seq_k)
+        raise UnsupportedError(mismatch("(seq_q, seq_k)", sizes, "each at most 2^31 - 64"))
     return Config(catalogue.head_dim_class(max(problem.dim_qk, problem.dim_v)))
 
 
@@ -202,35 +209,49 @@ def _launch(
         lse = cupy.empty(rows, np.float32) if return_lse else None
         if out.size:
             lists = None if mask is None else mask.schedule().on_device()
-            lengths = None if kv_lengths is None else cupy.asarray(kv_lengths, np.int32)
-            strides = {
-                f"{name}_{axis}": x.strides[i] // x.itemsize
-                for name, x in (("q", q), ("k", k), ("v", v), ("out", out))
-                for i, axis in enumerate(("batch", "head", "row"))
-            }
+            lengths = kv_lengths
+            if lengths is not None:
+                if lengths.dtype != np.int32:  # a value beyond int32 is to be clipped, not wrapped
+                    lengths = cupy.clip(lengths, 0, problem.seq_k)
+                lengths = cupy.ascontiguousarray(lengths, np.int32)
+            q_batch, q_head, q_row = _strides(q)
+            k_batch, k_head, k_row = _strides(k)
+            v_batch, v_head, v_row = _strides(v)
+            out_batch, out_head, out_row = _strides(out)
             params = run.pack(
                 q=q.data.ptr,
                 k=k.data.ptr,
                 v=v.data.ptr,
                 out=out.data.ptr,
-                lse=_pointer(lse),
-                row_ptr=_pointer(lists and lists.row_ptr),
-                cols=_pointer(lists and lists.cols),
-                bitmap_id=_pointer(lists and lists.bitmap_id),
-                bitmaps=_pointer(lists and lists.bitmaps),
-                order=_pointer(lists and lists.order),
-                kv_lengths=_pointer(lengths),
-                **strides,
+                lse=pointer(lse),
+                row_ptr=pointer(lists and lists.row_ptr),
+                cols=pointer(lists and lists.cols),
+                bitmap_id=pointer(lists and lists.bitmap_id),
+                bitmaps=pointer(lists and lists.bitmaps),
+                order=pointer(lists and lists.order),
+                kv_lengths=pointer(lengths),
+                q_batch=q_batch,
+                q_head=q_head,
+                q_row=q_row,
+                k_batch=k_batch,
+                k_head=k_head,
+                k_row=k_row,
+                v_batch=v_batch,
+                v_head=v_head,
+                v_row=v_row,
+                out_batch=out_batch,
+                out_head=out_head,
+                out_row=out_row,
                 heads=problem.heads,
                 heads_per_kv=problem.heads // problem.kv_heads,
                 seq_q=problem.seq_q,
                 seq_k=problem.seq_k,
                 dim_qk=problem.dim_qk,
                 dim_v=problem.dim_v,
-                wide_q=_wide(q),
-                wide_k=_wide(k),
-                wide_v=_wide(v),
-                pairs_out=aligned(out, 4, *(s // out.itemsize for s in out.strides[:3])),
+                wide_q=aligned(q, 16, q_batch, q_head, q_row),
+                wide_k=aligned(k, 16, k_batch, k_head, k_row),
+                wide_v=aligned(v, 16, v_batch, v_head, v_row),
+                pairs_out=aligned(out, 4, out_batch, out_head, out_row),
                 scale_log2=scale * math.log2(math.e),
             )
             q_tiles = -(-problem.seq_q // _TILE)
@@ -248,9 +269,7 @@ def _empty_in_order_of(q: Array, dim_v: int) -> Array:
     return cupy.empty(shape, q.dtype).transpose(inverse)
 
 
-def _pointer(x: Array | None) -> int:
-    return 0 if x is None else int(x.data.ptr)
-
-
-def _wide(x: Array) -> bool:
-    return aligned(x, 16, *(s // x.itemsize for s in x.strides[:3]))
+def _strides(x: Array) -> tuple[int, int, int]:
+    """Return the strides of batch, head and row in elements."""
+    batch, head, row, _ = x.strides
+    return batch // x.itemsize, head // x.itemsize, row // x.itemsize

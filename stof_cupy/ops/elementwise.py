@@ -9,13 +9,13 @@ from stof_cupy.ops._arrays import (
     aligned,
     backend,
     check_dtype,
+    check_no_overlap,
     check_out,
     device_dtype,
+    pointer,
 )
 
 __all__ = ["add", "gelu"]
-
-_ELEMENTS_PER_BLOCK = 256 * 8
 
 
 def add(x: Array, y: Array, *, out: Array | None = None) -> Array:
@@ -56,6 +56,7 @@ def add(x: Array, y: Array, *, out: Array | None = None) -> Array:
     if y.ndim > x.ndim or tuple(y.shape) != tuple(x.shape[x.ndim - y.ndim :]):
         raise ShapeError(mismatch("y", tuple(y.shape), f"the last axes of x, {tuple(x.shape)}"))
     check_out(out, x.shape, x)
+    check_no_overlap(out, x, x=x, y=y if y is not x else None)
     if where == "numpy":
         from stof_cupy.ops import cpu
 
@@ -99,6 +100,7 @@ def gelu(x: Array, *, approximate: str = "none", out: Array | None = None) -> Ar
     where = backend(x=x, out=out)
     check_dtype("x", x)
     check_out(out, x.shape, x)
+    check_no_overlap(out, x, x=x)
     if where == "numpy":
         from stof_cupy.ops import cpu
 
@@ -126,13 +128,14 @@ def _launch(op: str, x: Array, y: Array | None, out: Array | None) -> Array:
         wide = aligned(x, 16) and aligned(to, 16)
         params = run.pack(
             x=x.data.ptr,
-            y=0 if y is None else y.data.ptr,
+            y=pointer(y),
             out=to.data.ptr,
             count=x.size,
             period=period,
             wide=wide and (y is None or (aligned(y, 16) and period % 8 == 0)),
         )
-        run((-(-x.size // _ELEMENTS_PER_BLOCK),), params)
+        elements_per_block = run.spec.threads * 8
+        run((-(-x.size // elements_per_block),), params)
         if to is not out:
             out[...] = to
     return out

@@ -13,14 +13,14 @@ from stof_cupy.ops._arrays import (
     aligned,
     backend,
     check_dtype,
+    check_no_overlap,
     check_out,
     check_shape,
     device_dtype,
+    pointer,
 )
 
 __all__ = ["embedding"]
-
-_TOKENS_PER_BLOCK = 4
 
 
 def embedding(
@@ -47,7 +47,8 @@ def embedding(
     token_types : ndarray of int, optional
         Shape ``(batch, seq)``; goes with `type_table` and only with it.
     out : ndarray, optional
-        Where to write the result: shape ``(batch, seq, hidden)``, dtype of `table`, C-contiguous.
+        Where to write the result: shape ``(batch, seq, hidden)``, dtype of `table`,
+        contiguous last axis, no overlap with the inputs.
 
     Returns
     -------
@@ -120,12 +121,16 @@ def _validate(
         if x is not None:
             check_dtype(name, x, table, "table")
             check_shape(name, x, ("rows", hidden))
+    if type_table is not None and type_table.shape[0] == 0:
+        raise ShapeError(mismatch("type_table", tuple(type_table.shape), "at least one row"))
     if token_types is not None:
         check_shape("token_types", token_types, ids.shape)
     if position_table is not None and position_table.shape[0] < ids.shape[1]:
         expected = f"at least {ids.shape[1]} rows, one a position"
         raise ShapeError(mismatch("position_table", tuple(position_table.shape), expected))
     check_out(out, (*ids.shape, hidden), table)
+    tables = {"table": table, "position_table": position_table, "type_table": type_table}
+    check_no_overlap(out, ids=ids, token_types=token_types, **tables)
     return where
 
 
@@ -152,9 +157,6 @@ def _launch(
     def contiguous(x: Array | None, dtype: Any = None) -> Array | None:
         return None if x is None else cupy.ascontiguousarray(x, dtype)
 
-    def pointer(x: Array | None) -> int:
-        return 0 if x is None else int(x.data.ptr)
-
     device = table.device.id
     with cupy.cuda.Device(device):
         run = kernel(catalogue.embedding(device_dtype("table", table)), device)
@@ -180,7 +182,8 @@ def _launch(
             cols=hidden,
             wide=all(x is None or aligned(x, 16, hidden) for x in (*tables, to)),
         )
-        run((-(-ids.size // _TOKENS_PER_BLOCK),), params)
+        tokens_per_block = run.spec.threads // 32  # a warp each
+        run((-(-ids.size // tokens_per_block),), params)
         if to is not out:
             out[...] = to
     return out

@@ -18,6 +18,7 @@ from stof_cupy.ops._arrays import (
     check_out,
     check_shape,
     device_dtype,
+    pointer,
     unit_last,
 )
 from stof_cupy.ops.epilogue import Epilogue
@@ -75,7 +76,7 @@ def gemm(
         Bias, activation and residual; left out: the plain product.
     out : ndarray, optional
         Where to write the result: shape ``(..., M, N)``, dtype of `a`, contiguous last axis. It may
-        be the residual, but must not overlap `a` or `b`.
+        be the residual itself, but must not overlap any other input.
 
     Returns
     -------
@@ -97,7 +98,7 @@ def gemm(
     array([[ 1.,  4.,  7., 10.],
            [ 2.,  5.,  8., 11.]], dtype=float32)
     """
-    epilogue = epilogue or Epilogue()
+    epilogue = Epilogue() if epilogue is None else epilogue
     where, problem = _validate(a, b, epilogue, out)
     if where == "numpy":
         from stof_cupy.ops import cpu
@@ -127,11 +128,10 @@ def _validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tupl
         check_dtype("residual", residual, a, "a")
         check_shape("residual", residual, shape)
     check_out(out, shape, a)
-    if out is not None:
-        check_no_overlap(out, a=a, b=b, bias=bias)
+    check_no_overlap(out, residual, a=a, b=b, bias=bias, residual=residual)
     m = math.prod(a.shape[:-1])
-    if where == "cuda" and max(m, n, k) >= 2**31:
-        raise UnsupportedError(mismatch("(M, N, K)", (m, n, k), "each below 2^31"))
+    if where == "cuda" and max(m, n, k) > 2**31 - 128:
+        raise UnsupportedError(mismatch("(M, N, K)", (m, n, k), "each at most 2^31 - 128"))
     dtype = device_dtype("a", a) if where == "cuda" else a.dtype.name
     return where, Problem(
         dtype, m, n, k, bias is not None, epilogue.activation, residual is not None
@@ -170,8 +170,8 @@ def _launch(problem: Problem, a: Array, b: Array, epilogue: Epilogue, out: Array
             a=rows.data.ptr,
             b=weight.data.ptr,
             c=c.data.ptr,
-            bias=0 if bias is None else bias.data.ptr,
-            residual=0 if residual is None else residual.data.ptr,
+            bias=pointer(bias),
+            residual=pointer(residual),
             residual_row=0 if residual is None else _strides(residual)[0],
             a_row=a_row,
             a_col=a_col,

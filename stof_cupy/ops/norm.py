@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.ops._arrays import (
+    FLOAT32_MAX,
+    FLOAT32_TINY,
     Array,
     aligned,
     backend,
     check_dtype,
+    check_no_overlap,
     check_out,
     check_shape,
     device_dtype,
@@ -18,8 +19,6 @@ from stof_cupy.ops._arrays import (
 )
 
 __all__ = ["layer_norm"]
-
-_ROWS_PER_BLOCK = 4
 
 
 def layer_norm(
@@ -66,8 +65,9 @@ def layer_norm(
         check_dtype(name, y, x, "x")
         check_shape(name, y, x.shape[-1:])
     check_out(out, x.shape, x)
-    if not (eps > 0 and math.isfinite(eps)):
-        raise ArgumentError(mismatch("eps", eps, "a positive number"))
+    check_no_overlap(out, x, x=x, weight=weight, bias=bias)
+    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
+        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
     if where == "numpy":
         from stof_cupy.ops import cpu
 
@@ -109,7 +109,8 @@ def _launch(x: Array, weight: Array, bias: Array, eps: float, out: Array | None)
             ),
             eps=eps,
         )
-        run((-(-rows.shape[0] // _ROWS_PER_BLOCK),), params)
+        rows_per_block = run.spec.threads // 32  # a warp each
+        run((-(-rows.shape[0] // rows_per_block),), params)
         if to.data.ptr != out.data.ptr:
             out[...] = to.reshape(out.shape)
     return out

@@ -14,6 +14,7 @@ from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 DTYPES = ("float16", "bfloat16")
 ONE = np.ones(4, np.float32)
+BUFFER = np.ones((3, 4), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,25 @@ ONE = np.ones(4, np.float32)
             ),
             ArgumentError,
             "only token_types",
+        ),
+        (
+            lambda: embedding(
+                np.array([[0]]),
+                np.ones((3, 4), np.float32),
+                type_table=np.ones((0, 4), np.float32),
+                token_types=np.array([[0]]),
+            ),
+            ShapeError,
+            "at least one row",
+        ),
+        (lambda: layer_norm(BUFFER[:2], ONE, ONE, eps=1, out=BUFFER[1:]), ArgumentError, "out"),
+        (lambda: layer_norm(BUFFER, ONE, ONE, eps=1e-60), ArgumentError, "eps"),
+        (lambda: add(BUFFER, BUFFER[0], out=BUFFER), ArgumentError, "shared with y"),
+        (lambda: gelu(BUFFER[:2], out=BUFFER[1:]), ArgumentError, "shared with x"),
+        (
+            lambda: embedding(np.array([[0, 1]]), BUFFER, out=BUFFER[None, :2]),
+            ArgumentError,
+            "shared with table",
         ),
     ],
 )
