@@ -21,7 +21,7 @@ import numpy as np
 from stof_cupy.dtypes import as_dtype, dtype_name, is_float
 from stof_cupy.errors import DTypeError, MissingDependencyError, mismatch
 
-__all__ = ["Origin", "export_array", "import_array"]
+__all__ = ["Origin", "export_array", "import_array", "to_device"]
 
 # DLDeviceType: memory that NumPy can read, and memory that CuPy can.
 _CPU, _CUDA = 1, 2
@@ -128,7 +128,10 @@ def export_array(a: Any, origin: Origin) -> Any:
     >>> export_array(np.arange(3), origin)
     array([0, 1, 2])
     """
-    a = _on_device(a, origin)
+    if origin.on_cuda:
+        a = to_device(a, origin.device[1])
+    elif not isinstance(a, np.ndarray):
+        a = a.get()
     if origin.kind not in ("torch", "jax"):
         return a
     a = _shareable(a, strided=origin.kind == "torch")
@@ -136,6 +139,42 @@ def export_array(a: Any, origin: Origin) -> Any:
     bits = _Bits(a.view(np.uint16) if is_bfloat16 else a, is_bfloat16=is_bfloat16)
     module = sys.modules[origin.kind]
     return (module if origin.kind == "torch" else module.numpy).from_dlpack(bits)
+
+
+def to_device(a: Any, device: int) -> Any:
+    """Return a NumPy or CuPy array as a CuPy array on a device, copied unless it is there already.
+
+    Parameters
+    ----------
+    a : numpy.ndarray or cupy.ndarray
+        A copy from another device waits for the work queued on that device's current stream, and
+        work queued there later waits for the copy.
+    device : int
+        CUDA device.
+
+    Returns
+    -------
+    cupy.ndarray
+        Safe to use on its device's current stream.
+    """
+    cupy = _cupy("a")
+    if isinstance(a, np.ndarray):
+        with cupy.cuda.Device(device):
+            return cupy.asarray(a)
+    if a.device.id == device:
+        return a
+    with a.device:
+        a = cupy.asarray(a, order="C")  # CuPy copies nothing else between devices
+        source = cupy.cuda.get_current_stream()
+        written = source.record()
+        with cupy.cuda.Device(device):
+            stream = cupy.cuda.get_current_stream()
+            stream.wait_event(written)
+            copy = a.copy()
+            read = stream.record()
+        # The memory of `a` may be overwritten, or be another array's, as soon as this returns.
+        source.wait_event(read)
+    return copy
 
 
 _ELEMENTS = "bool, integers, float16, bfloat16, float32 or float64 in native byte order"
@@ -248,20 +287,6 @@ def _type_code(capsule: Any) -> ctypes.c_uint8:
     )
     name = get_name(capsule)
     return ctypes.c_uint8.from_address(get_pointer(capsule, name) + _CODE_OFFSET[name])
-
-
-def _on_device(a: Any, origin: Origin) -> Any:
-    """Return `a` in the memory that the origin was in."""
-    if isinstance(a, np.ndarray):
-        if not origin.on_cuda:
-            return a
-    elif not origin.on_cuda:
-        return a.get()
-    elif a.device.id == origin.device[1]:
-        return a
-    cupy = _cupy("origin")
-    with cupy.cuda.Device(origin.device[1]):
-        return cupy.asarray(a)
 
 
 def _shareable(a: Any, *, strided: bool) -> Any:

@@ -173,6 +173,13 @@ def assert_close(got: Any, exact: Any, lowprec: Any) -> None:
         As in :func:`budget`. Where `exact` is NaN or infinite `got` must be the same; an `exact`
         beyond the range of the type may be infinite.
 
+    Raises
+    ------
+    AssertionError
+        If an element, or the shape, differs.
+    ArgumentError
+        If `lowprec` is `got`, whose error would then be its own budget.
+
     Examples
     --------
     >>> assert_close(np.array([1.0], np.float16), [1.0001], [1.0])
@@ -181,6 +188,8 @@ def assert_close(got: Any, exact: Any, lowprec: Any) -> None:
         ...
     AssertionError: float16 (1,): max abs error 0.0996 > 0.00098 at (0,): got 1.09961, ...
     """
+    if lowprec is got:
+        raise ArgumentError(mismatch("lowprec", "the result itself", "the oracle's"))
     dtype = got.dtype
     got = np.asarray(got.get() if hasattr(got, "get") else got).astype(np.float64)
     exact = np.asarray(exact, np.float64)

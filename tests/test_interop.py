@@ -14,7 +14,7 @@ import pytest
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import DTypeError, MissingDependencyError
-from stof_cupy.interop import Origin, _Bits, export_array, import_array
+from stof_cupy.interop import Origin, _Bits, export_array, import_array, to_device
 
 DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 
@@ -299,10 +299,10 @@ def slow_sevens(cupy: Any, fifty_ms: int) -> Callable[..., Any]:
         "long long start = clock64(); do end = clock64(); while (end - start < cycles);",
         "keep_busy",
     )
-    end = cupy.zeros(1, cupy.int64)
-    spin(cupy.int64(1), end)  # compiled before anybody waits for it
 
     def make(stream: Any, dtype: Any = np.float32) -> Any:
+        end = cupy.zeros(1, cupy.int64)
+        spin(cupy.int64(1), end)  # compiled before anybody waits for it
         a = cupy.ones(1000, dtype)
         a.fill(1)  # compiled, too
         a.fill(0)
@@ -388,6 +388,30 @@ class TestCuda:
             assert (array.device.id, origin.device[1]) == (1, 1)
             back = export_array(cupy.zeros(3), origin)
             assert back.device.id == 1
+
+    @pytest.mark.parametrize("step", [1, -2])
+    def test_copies_between_devices_are_ordered_with_both_streams(
+        self, cupy: Any, slow_sevens: Any, step: int
+    ) -> None:
+        if cupy.cuda.runtime.getDeviceCount() < 2:
+            pytest.skip("needs two GPUs")
+        here = cupy.cuda.Stream(non_blocking=True)
+        with here:  # so that CuPy has opened the way between the devices, and copied its own way
+            to_device(to_device(cupy.ones(1000, np.float32), 1)[::step], 0)
+        with cupy.cuda.Device(1):
+            there = cupy.cuda.Stream(non_blocking=True)
+            a = slow_sevens(there)
+            with there, cupy.cuda.Device(0), here:
+                copy = to_device(a[::step], 0)
+                with cupy.cuda.Device(1):
+                    a.fill(0)  # on `there`: after the copy
+                assert (copy.device.id, copy.shape) == (0, a[::step].shape)
+                assert (copy.get() == 7).all()
+
+    def test_arrays_that_are_there_are_not_copied(self, cupy: Any) -> None:
+        a = cupy.arange(5)[::-1]
+        assert to_device(a, 0) is a
+        assert to_device(np.float32(3)[...], 0).shape == ()
 
 
 @pytest.mark.gpu

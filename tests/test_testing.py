@@ -75,6 +75,13 @@ def test_assert_close_refuses_one_wrong_element(bad: float) -> None:
         assert_close(got, exact, exact)
 
 
+def test_assert_close_refuses_the_result_as_its_own_budget() -> None:
+    got = np.zeros(3, np.float32)
+    with pytest.raises(ArgumentError, match="lowprec: got the result itself") as caught:
+        assert_close(got, np.ones(3), got)
+    assert isinstance(caught.value, ValueError)
+
+
 def test_assert_close_wants_special_values_in_their_place() -> None:
     exact = np.array([np.nan, np.inf, -np.inf, 1])
     assert_close(exact.astype(np.float32), exact, exact)

@@ -54,7 +54,7 @@ def attributes(op: OpDef, given: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
             if value is REQUIRED:
                 raise ValueError
             values.append((attr.name, attr.convert(value)))
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             got = "nothing" if value is REQUIRED else repr(value)
             raise GraphError(mismatch(f"{op.name}: {attr.name}", got, attr.expected)) from None
     return tuple(values)

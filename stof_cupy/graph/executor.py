@@ -196,7 +196,9 @@ class Executor:
             return array
         import cupy
 
-        return cupy.asarray(np.ascontiguousarray(array))
+        # Not from CuPy's pool, for the reason given in `Schedule.on_device`.
+        with cupy.cuda.using_allocator(None):
+            return cupy.asarray(np.ascontiguousarray(array))
 
     def run(
         self, inputs: Mapping[str, Any], *, observe: Observer | None = None

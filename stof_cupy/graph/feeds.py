@@ -83,7 +83,12 @@ def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | Non
         raise DTypeError(mismatch(what, dtype_name(value.dtype), wanted))
     if node.dtype == "int":
         return value
-    return value.astype(float_dtype if node.dtype == "float" else np.int32, copy=False)
+    if node.dtype == "float":
+        return value.astype(float_dtype, copy=False)
+    # Attention clips lengths to its keys, of which int32 can count all; a larger length must not
+    # wrap around to a small one on the way there.
+    most = min(np.iinfo(value.dtype).max, np.iinfo(np.int32).max)
+    return value.clip(0, most).astype(np.int32, order="C", copy=False)
 
 
 def _bind(node: Node, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:

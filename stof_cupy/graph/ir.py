@@ -60,6 +60,8 @@ class Graph:
 
     def __init__(self, name: str, dims: tuple[str, ...] = ("batch", "seq")) -> None:
         self.name = name
+        if not isinstance(dims, tuple | list):
+            raise GraphError(mismatch("dims", repr(dims), "a tuple of names"))
         self.dims = tuple(dims)
         for dim in self.dims:
             if not (isinstance(dim, str) and dim.isidentifier()):
@@ -108,6 +110,8 @@ class Graph:
         """
         if dtype not in DTYPES:
             raise GraphError(mismatch(f"input {name!r}: dtype", repr(dtype), ", ".join(DTYPES)))
+        if not isinstance(shape, tuple | list):
+            raise GraphError(mismatch(f"input {name!r}: shape", repr(shape), "a tuple of dims"))
         shape = tuple(self._dim(name, dim) for dim in shape)
         rank = {"mask": 2, "lengths": 1}.get(dtype, len(shape))
         if len(shape) != rank:
@@ -141,8 +145,9 @@ class Graph:
         GraphError
             If the name is taken by a different array.
         """
-        if not isinstance(array, np.ndarray):
-            raise DTypeError(mismatch(f"constant {name!r}", type(array).__name__, "a NumPy array"))
+        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+            got = type(array).__name__
+            raise DTypeError(mismatch(f"constant {name!r}", got, "a plain NumPy array"))
         if not is_float(array.dtype) and array.dtype.kind not in "iu":
             got = dtype_name(array.dtype)
             raise DTypeError(mismatch(f"constant {name!r}", got, "an array of floats or integers"))

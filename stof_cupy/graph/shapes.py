@@ -139,7 +139,7 @@ def attention(shapes: Shapes, attrs: Attrs) -> Shape:
     expect("k", k, (q[0], None, None, q[3]), f"q has shape {format_shape(q)}")
     expect("v", v, (k[0], k[1], k[2], None), f"k has shape {format_shape(k)}")
     heads, kv_heads = known("q", q[1], "heads"), known("k", k[1], "heads")
-    if heads % kv_heads:
+    if not kv_heads or heads % kv_heads:
         raise GraphError(mismatch("k", f"{kv_heads} heads", f"a divisor of the {heads} heads of q"))
     expect("mask", shapes["mask"], (q[2], k[2]), "a mask is (query positions, key positions)")
     expect("lengths", shapes["lengths"], (q[0],), f"q has shape {format_shape(q)}")

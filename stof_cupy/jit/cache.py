@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import threading
 import uuid
 import warnings
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Store:
         self.root = root
         self._device_code = device_code
         self._private_root: Path | None = None
+        self._lock = threading.Lock()
 
     def key(self, spec: KernelSpec, arch: str, library: nvrtc.Library) -> dict[str, Any]:
         """Return everything the cubin depends on."""
@@ -112,17 +114,18 @@ class Store:
 
     def _fall_back(self, reason: OSError) -> Path:
         """Return a directory to use instead of the root; warn when it is made."""
-        if self._private_root is None:
-            # An attribute, because the directory is removed with the object.
-            self._temporary = tempfile.TemporaryDirectory(prefix="stof_cupy-")
-            self._private_root = Path(self._temporary.name)
-            warnings.warn(
-                f"kernel cache {self.root} cannot be written ({reason}); kernels compiled "
-                f"now are lost when this process ends. Set {env.CACHE_DIR.name} to another place.",
-                StofWarning,
-                stacklevel=3,
-            )
-        return self._private_root
+        with self._lock:
+            if self._private_root is None:
+                # An attribute, because the directory is removed with the object.
+                self._temporary = tempfile.TemporaryDirectory(prefix="stof_cupy-")
+                self._private_root = Path(self._temporary.name)
+                warnings.warn(
+                    f"kernel cache {self.root} cannot be written ({reason}); kernels compiled now "
+                    f"are lost when this process ends. Set {env.CACHE_DIR.name} to another place.",
+                    StofWarning,
+                    stacklevel=3,
+                )
+            return self._private_root
 
 
 def _sha256(data: bytes) -> str:

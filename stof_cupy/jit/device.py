@@ -125,10 +125,7 @@ def facts(device_id: int | None = None) -> DeviceFacts:
     UnsupportedError
         See :func:`arch_of`.
     """
-    if device_id is None:
-        device_id = current()
-    with _typed_errors(device_id):
-        return _facts(device_id)
+    return _facts(current() if device_id is None else device_id)
 
 
 @contextmanager
@@ -147,10 +144,11 @@ def _typed_errors(which: int | str) -> Iterator[None]:
 
 @cache
 def _facts(device_id: int) -> DeviceFacts:
-    from cupy.cuda import Device, runtime
+    with _typed_errors(device_id):
+        from cupy.cuda import Device, runtime
 
-    properties = runtime.getDeviceProperties(device_id)
-    attributes = Device(device_id).attributes
+        properties = runtime.getDeviceProperties(device_id)
+        attributes = Device(device_id).attributes
     cc = (properties["major"], properties["minor"])
     return DeviceFacts(
         name=properties["name"].decode(),

@@ -20,8 +20,10 @@ _ARCH = re.compile(r"\d{2,3}(\+|[af]?)")
 class KernelSpec:
     """One instance of a kernel template, as the host sees it.
 
-    Everything claimed here is checked against the C++ type when the kernel is compiled (see
-    :func:`stof_cupy.jit.source.stub`), so host and device cannot disagree about a launch.
+    When the kernel is compiled, `threads`, `smem_bytes`, and the size of ``Params`` with the name,
+    offset and size of each field, and whether it is a float or a signed integer, are checked
+    against the C++ type (see :func:`stof_cupy.jit.source.stub`). The grid of a launch, and what the
+    fields hold, are the caller's: nothing checks them.
 
     Attributes
     ----------

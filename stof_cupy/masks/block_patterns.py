@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, MaskError, mismatch
-from stof_cupy.masks.check import at_least, check_shape, integers
+from stof_cupy.masks.check import at_least, check_positions, check_shape, integers
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Blocks, Intervals
 from stof_cupy.masks.patterns import global_tokens
@@ -47,14 +47,14 @@ def bigbird(
     Raises
     ------
     ArgumentError
-        If a count is negative, `window_blocks` even, or `block` less than 1.
+        If a count or `seed` is negative, `window_blocks` even, or `block` less than 1.
 
     Examples
     --------
     >>> bigbird(1024, random_blocks=0).tobsr().ntiles
     100
     """
-    shape = check_shape((s, s))
+    shape, seed = check_positions((s, s)), at_least(0, "seed", seed)
     around = at_least(0, "window_blocks", window_blocks)
     if around and around % 2 == 0:
         raise ArgumentError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
+from stof_cupy.errors import ArgumentError, MaskError, UnsupportedError, mismatch
 from stof_cupy.masks import convert
 from stof_cupy.masks.bitmap import TILE, Words
 from stof_cupy.masks.check import check_shape
@@ -54,11 +54,11 @@ class BsrMask(TileArrays):
     Raises
     ------
     MaskError
-        If an array is not boolean.
+        If an array is not boolean, a tuple none of these, or an index beyond the shape.
     ShapeError
         If it is not 2-D, or not of `shape`.
     DTypeError
-        If `arg` is none of the above.
+        If `arg` is none of the above, or a masked array.
 
     Examples
     --------
@@ -81,7 +81,11 @@ class BsrMask(TileArrays):
         if isinstance(arg, tuple):
             from scipy.sparse import bsr_array
 
-            arg = bsr_array(arg, shape=shape)
+            try:
+                arg = bsr_array(arg, shape=shape)
+            except (OverflowError, TypeError, ValueError) as error:
+                forms = "(M, N), (data, (row, col)) or (data, indices, indptr)"
+                raise MaskError(mismatch("mask", "a tuple", forms, f"scipy: {error}")) from error
         self._tiles = _tiles(arg, "mask")
         require_shape(self.shape, shape, "mask")
 
@@ -100,7 +104,7 @@ class BsrMask(TileArrays):
         MaskError, ShapeError
             If `array` is not boolean, or not 2-D.
         """
-        return cls._of(array_tiles(np.asarray(array), "array"))
+        return cls._of(array_tiles(np.asanyarray(array), "array"))
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> BsrMask:
@@ -215,6 +219,10 @@ class BsrMask(TileArrays):
     def __bool__(self) -> bool:
         hint = "`==` compares element by element, as in scipy"
         raise ArgumentError(mismatch("truth value", "a mask", "a.equals(b), or mask.nnz", hint))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the caches: a schedule holds a lock and device arrays."""
+        return {"_tiles": self._tiles}
 
     def schedule(self) -> Schedule:
         """Return the work lists of this mask; built on the first call, kept for the next ones."""

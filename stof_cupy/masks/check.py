@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 
-__all__ = ["at_least", "check_shape", "integers"]
+__all__ = ["at_least", "check_positions", "check_shape", "flag", "integers"]
+
+_POSITIONS = 2**26  # the most rows a pattern writes out: 0.5 GiB kept, 3 to 5 while it is made
 
 
 def check_shape(shape: Sequence[Any], name: str = "shape") -> tuple[int, int]:
@@ -26,10 +28,30 @@ def check_shape(shape: Sequence[Any], name: str = "shape") -> tuple[int, int]:
     >>> check_shape((np.int64(3), 5))
     (3, 5)
     """
-    sizes = tuple(shape)
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        raise ShapeError(mismatch(name, repr(shape), "a tuple (queries, keys)")) from None
     if len(sizes) != 2 or not all(_is_integer(n) and 0 <= n < 2**31 for n in sizes):
         raise ShapeError(mismatch(name, sizes, "(queries, keys), each from 0 to 2**31 - 1"))
     return int(sizes[0]), int(sizes[1])
+
+
+def check_positions(shape: Sequence[Any]) -> tuple[int, int]:
+    """Return the shape of a pattern that holds numbers for every position, as two Python ints.
+
+    Raises
+    ------
+    ShapeError
+        As `check_shape`.
+    UnsupportedError
+        If a side is longer than 2**26, before anything of that size is made.
+    """
+    sizes = check_shape(shape)
+    if max(sizes) > _POSITIONS:
+        hint = "the pattern holds numbers for every position"
+        raise UnsupportedError(mismatch("shape", sizes, "at most 2**26 queries and keys", hint))
+    return sizes
 
 
 def at_least(least: int, name: str, value: Any) -> int:
@@ -39,11 +61,30 @@ def at_least(least: int, name: str, value: Any) -> int:
     return int(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """Return `value` as a bool, or raise ArgumentError unless it is one, or 0 or 1."""
+    if not (isinstance(value, np.bool_) or (_is_integer(value) and 0 <= value <= 1)):
+        raise ArgumentError(mismatch(name, repr(value), "True or False"))
+    return bool(value)
+
+
 def integers(name: str, values: Any) -> NDArray[np.int64]:
-    """Return `values` as an int64 array ``(n,)``, or raise DTypeError unless they are integers."""
+    """Return `values` as an int64 array ``(n,)``.
+
+    Raises
+    ------
+    DTypeError
+        If they are not integers, or a masked array.
+    ArgumentError
+        If one does not fit int64.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise DTypeError(mismatch(name, "a masked array", "a plain one", "its mask would be lost"))
     array = np.asarray(values)
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise DTypeError(mismatch(name, f"dtype {array.dtype}", "integers"))
+    if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+        raise ArgumentError(mismatch(name, array.max(), "integers below 2**63"))
     return array.astype(np.int64).ravel()
 
 

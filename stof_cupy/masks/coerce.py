@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import DTypeError, MaskError, ShapeError, mismatch
 from stof_cupy.masks import convert
+from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.expression import Pattern, lower
 from stof_cupy.masks.tiles import Tiles
 
@@ -24,7 +25,7 @@ def to_tiles(obj: Any, name: str) -> Tiles:
     MaskError, ShapeError
         If an array is not boolean, or not 2-D.
     DTypeError
-        If `obj` is none of these.
+        If `obj` is none of these, or a masked array.
     """
     if isinstance(obj, Pattern):
         return lower(obj)
@@ -37,6 +38,9 @@ def to_tiles(obj: Any, name: str) -> Tiles:
 
 def array_tiles(array: NDArray[Any], name: str) -> Tiles:
     """Return the tiles of a boolean array ``(queries, keys)``; raises as `to_tiles` does."""
+    if isinstance(array, np.ma.MaskedArray):
+        hint = "its mask would be lost: array.filled(value)"
+        raise DTypeError(mismatch(name, "a masked array", "a plain one", hint))
     if array.ndim != 2:
         hint = "one mask serves every batch and head"
         raise ShapeError(mismatch(name, array.shape, "(queries, keys)", hint))
@@ -57,5 +61,5 @@ def scipy_tiles(obj: Any, name: str, expected: str = "a scipy.sparse matrix or a
 
 def require_shape(got: tuple[int, int], expected: tuple[int, ...] | None, name: str) -> None:
     """Raise ShapeError unless `got` is `expected`, or nothing is expected."""
-    if expected is not None and got != tuple(expected):
+    if expected is not None and got != check_shape(expected):
         raise ShapeError(mismatch(name, got, tuple(expected), "shapes are (queries, keys)"))

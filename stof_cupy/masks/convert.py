@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.errors import MaskError, mismatch
 from stof_cupy.masks.bitmap import TILE, Words, pack_bits, row_words, tile_words, unpack_bits
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.tiles import (
@@ -45,9 +47,14 @@ def from_scipy(matrix: Any) -> Tiles:
     """Build tiles from a scipy.sparse matrix or array of any format and index type.
 
     Duplicates are summed first, as scipy does; whatever is then not zero is kept.
+
+    Raises
+    ------
+    MaskError
+        If an index lies beyond the shape, or the arrays contradict each other.
     """
     shape = check_shape(matrix.shape, "matrix")
-    csr = matrix.tocsr(copy=True)
+    csr = _checked(matrix).tocsr(copy=True)
     csr.sum_duplicates()
     csr.eliminate_zeros()
     rows, cols = grid(shape)
@@ -65,6 +72,21 @@ def from_scipy(matrix: Any) -> Tiles:
         lists.add(*_scatter(queries, csr.indices[start:stop].astype(np.int64), cols))
         row, start = after, stop
     return lists.assemble(shape)
+
+
+def _checked(matrix: Any) -> Any:
+    """Return `matrix`, or it as COO, its indices checked: scipy trusts them in a conversion."""
+    from scipy.sparse import coo_array
+
+    try:
+        if hasattr(matrix, "check_format"):  # CSR, CSC, BSR
+            copy.copy(matrix).check_format(full_check=True)  # which may replace arrays of its own
+            return matrix
+        coo = matrix.tocoo(copy=False)
+        return coo_array((coo.data, (coo.row, coo.col)), shape=coo.shape)
+    except ValueError as error:
+        expected = f"indices inside {matrix.shape}"
+        raise MaskError(mismatch("matrix", f"invalid arrays ({error})", expected)) from error
 
 
 def _scatter(queries: Int64s, keys: Int64s, cols: int) -> tuple[Int64s, Words]:

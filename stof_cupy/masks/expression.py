@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ShapeError, UnsupportedError, mismatch
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks import runs
 from stof_cupy.masks.bitmap import LOW_BITS, TILE, Words, tile_words
 from stof_cupy.masks.check import check_shape
@@ -28,6 +28,7 @@ from stof_cupy.masks.tiles import (
     Int64s,
     Tiles,
     assemble,
+    check_count,
     edge_rows,
     grid,
 )
@@ -77,7 +78,14 @@ class Pattern(ABC):
         """Return row words ``(n, 64)`` of tiles `keys`; bits out of bounds may have any value."""
 
     def tobsr(self) -> BsrMask:
-        """Return the mask's tiles; lowered on the first call, kept for the next ones."""
+        """Return the mask's tiles; lowered on the first call, kept for the next ones.
+
+        Raises
+        ------
+        UnsupportedError
+            If there are more than 2**28 of them, as many as a full mask of 2**20 tokens lists and
+            2 GiB of stored arrays.
+        """
         return self._bsr
 
     @cached_property
@@ -96,16 +104,36 @@ class Pattern(ABC):
         return self.tobsr().toarray()
 
     def __and__(self, other: Any) -> Pattern:
-        return _Binary(self, other, "&") if isinstance(other, Pattern) else NotImplemented
+        return self._combined(other, "&")
 
     def __or__(self, other: Any) -> Pattern:
-        return _Binary(self, other, "|") if isinstance(other, Pattern) else NotImplemented
+        return self._combined(other, "|")
 
     def __xor__(self, other: Any) -> Pattern:
-        return _Binary(self, other, "^") if isinstance(other, Pattern) else NotImplemented
+        return self._combined(other, "^")
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def _combined(self, other: Any, symbol: str) -> Pattern:
+        """Combine with anything `as_mask` takes; a `BsrMask` does it itself and stays one."""
+        if isinstance(other, Pattern):
+            return _Binary(self, other, symbol)
+        from stof_cupy.masks.bsr import BsrMask, as_mask
+
+        if isinstance(other, BsrMask):
+            return NotImplemented  # type: ignore[no-any-return]
+        return _Binary(self, as_mask(other, name="operand")._pattern, symbol)
 
     def __invert__(self) -> Pattern:
         return _Not(self)
+
+    def __bool__(self) -> bool:
+        hint = "`and`, `or` and `not` do not work element by element"
+        raise ArgumentError(mismatch("truth value", "a pattern", "`&`, `|`, `~`, or .nnz", hint))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made again when it is asked for."""
+        return {k: value for k, value in self.__dict__.items() if k not in ("runs", "_bsr")}
 
     def _named(self, label: str) -> Pattern:
         """Give a compound the name its user knows; called before anyone else holds it."""
@@ -178,11 +206,9 @@ def lower(pattern: Pattern) -> Tiles:
     Raises
     ------
     UnsupportedError
-        If it lists 2**31 tiles or more.
+        If it lists more than 2**28 tiles.
     """
-    count = pattern.runs.count()
-    if count >= 2**31:
-        raise UnsupportedError(mismatch(repr(pattern), f"{count} tiles", "fewer than 2**31"))
+    check_count(repr(pattern), pattern.runs.count())
     keys, states = pattern.runs.visited()
     ids = np.full(len(keys), FULL, np.int32)
     table = BitmapTable()

@@ -9,7 +9,7 @@ from stof_cupy.masks import runs
 from stof_cupy.masks.bitmap import LOW_BITS, TILE, Words, pack_bits, row_words
 from stof_cupy.masks.expression import Leaf
 from stof_cupy.masks.runs import Runs
-from stof_cupy.masks.tiles import FULL, Int64s, Tiles, grid
+from stof_cupy.masks.tiles import FULL, Int64s, Tiles, check_count, grid
 
 __all__ = ["Blocks", "Columns", "Intervals", "Stored"]
 
@@ -116,6 +116,7 @@ class Blocks(Leaf):
         left, right = self._extent(block_cols, self.shape[1])
         # One span per listed block and tile row that it touches.
         heights = -(-bottom // TILE) - top // TILE
+        check_count("mask", int(heights.sum()))  # a span is a tile or more
         which = np.repeat(np.arange(len(heights)), heights)
         row = np.arange(len(which)) - (np.cumsum(heights) - heights)[which] + (top // TILE)[which]
         base, left, right = row * cols, left[which], right[which]

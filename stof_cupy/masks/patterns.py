@@ -2,7 +2,8 @@
 
 True means "may attend"; ``q`` and ``k`` are positions of a query and a key. Nothing of the size of
 the mask is built here, and nothing of the size of its elements later either: `Pattern.tobsr` makes
-the tiles the pattern lists and no others.
+the tiles the pattern lists and no others. All but `full` hold numbers for every position and take
+at most 2**26 queries and keys (UnsupportedError beyond).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.masks.check import at_least, check_shape, integers
+from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.check import at_least, check_positions, check_shape, flag, integers
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Columns, Intervals
+from stof_cupy.masks.leaves import Blocks, Columns, Intervals
 
 __all__ = ["causal", "document", "full", "global_tokens", "longformer", "sliding_window"]
 
@@ -34,8 +36,9 @@ def full(sq: int, sk: int | None = None) -> Pattern:
     >>> full(3, 5).nnz
     15
     """
-    queries, keys = check_shape((sq, sq if sk is None else sk))
-    return Intervals((queries, keys), "full()", np.zeros(queries, np.int64), np.full(queries, keys))
+    shape = check_shape((sq, sq if sk is None else sk))
+    none = np.zeros(0, np.int64)
+    return (~Blocks(shape, "no block", none, none, TILE))._named("full()")
 
 
 def causal(
@@ -62,7 +65,7 @@ def causal(
     >>> causal(1, 5, align="top-left").nnz, causal(1, 5, align="bottom-right").nnz
     (1, 5)
     """
-    queries, keys = check_shape((sq, sq if sk is None else sk))
+    queries, keys = check_positions((sq, sq if sk is None else sk))
     if align not in ("top-left", "bottom-right") and (align is not None or queries != keys):
         hint = f"the mask has {queries} queries and {keys} keys"
         raise ArgumentError(mismatch("align", repr(align), "'top-left' or 'bottom-right'", hint))
@@ -88,7 +91,7 @@ def sliding_window(s: int, *, window: int, causal: bool = False) -> Pattern:
     Raises
     ------
     ArgumentError
-        If `window` is negative.
+        If `window` is negative, or `causal` neither True nor False.
 
     Examples
     --------
@@ -98,8 +101,8 @@ def sliding_window(s: int, *, window: int, causal: bool = False) -> Pattern:
            [0, 1, 1, 1],
            [0, 0, 1, 1]])
     """
-    shape = check_shape((s, s))
-    reach = at_least(0, "window", window)
+    shape = check_positions((s, s))
+    reach, causal = at_least(0, "window", window), flag("causal", causal)
     q = np.arange(shape[0])
     label = f"sliding_window(window={reach}{', causal=True' if causal else ''})"
     reach = min(reach, shape[0])  # no integer overflows
@@ -131,7 +134,7 @@ def global_tokens(s: int, tokens: int | Sequence[int] | NDArray[np.integer]) -> 
            [0, 1, 0, 0],
            [0, 1, 0, 0]])
     """
-    shape = check_shape((s, s))
+    shape = check_positions((s, s))
     flags = np.zeros(shape[0], bool)
     if isinstance(tokens, int | np.integer):
         flags[: at_least(0, "tokens", int(tokens))] = True
@@ -186,7 +189,7 @@ def document(lengths: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     Raises
     ------
     ArgumentError
-        If a length is negative.
+        If a length is negative, or `causal` neither True nor False.
     DTypeError
         If they are not integers.
 
@@ -197,12 +200,12 @@ def document(lengths: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
            [1, 1, 0],
            [0, 0, 1]])
     """
-    sizes = integers("lengths", lengths)
+    sizes, causal = integers("lengths", lengths), flag("causal", causal)
     if (sizes < 0).any():
         raise ArgumentError(mismatch("lengths", sizes, "0 or more tokens each"))
+    total = sum(sizes.tolist())  # of Python ints: an int64 sum wraps
+    shape = check_positions((total, total))
     ends = np.cumsum(sizes)
-    total = int(sizes.sum())
-    shape = check_shape((total, total))
     start = np.repeat(ends - sizes, sizes)
     stop = np.arange(1, total + 1) if causal else np.repeat(ends, sizes)
     return Intervals(

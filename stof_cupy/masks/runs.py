@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.masks.tiles import Int64s
+from stof_cupy.masks.tiles import Int64s, check_count
 
 __all__ = ["EMPTY", "FULL", "PART", "Runs", "exclusive"]
 
@@ -103,6 +103,7 @@ class Runs:
     def from_row(cls, grid: tuple[int, int], states: States) -> Runs:
         """Build runs of which all rows are alike; `states` is one row, ``(key tiles,)``."""
         row = cls.of((1, grid[1]), np.arange(grid[1], dtype=np.int64), states)
+        check_count("mask", grid[0] * int((row.states != EMPTY).sum()))  # a run is a tile or more
         starts = np.arange(grid[0], dtype=np.int64)[:, None] * grid[1] + row.starts
         return cls.of(grid, starts.ravel(), np.tile(row.states, grid[0]))
 

@@ -51,9 +51,10 @@ class DeviceSchedule:
 class Schedule:
     """Per query tile the key tiles to visit, part tiles first, then full ones, each ascending.
 
-    Part tiles come first so that a kernel's main loop, over full tiles, has no mask code in it. A
-    row that keeps a key lists at least one tile; one that keeps none is an empty row (output 0, LSE
-    -inf) and may list tiles for its neighbours' sake.
+    A kernel walks the tiles of a row in one loop and branches at each on whether it has a bitmap;
+    with part tiles first, that branch changes its way once in a row at most. A row that keeps a key
+    lists at least one tile; one that keeps none is an empty row (output 0, LSE -inf) and may list
+    tiles for its neighbours' sake.
 
     Attributes
     ----------
@@ -111,6 +112,10 @@ class Schedule:
         with self._lock:
             if device not in self._devices:
                 arrays = (self.row_ptr, self.cols, self.bitmap_id, self.bitmaps, self.order)
-                self._devices[device] = DeviceSchedule(*map(cupy.asarray, arrays))
+                # Not from CuPy's pool, which hands a dropped array's memory on in the order of the
+                # stream that it was made on, while kernels on other streams may yet have to read
+                # it. Without the pool it is freed by cudaFree, which waits for the device.
+                with cupy.cuda.using_allocator(None):
+                    self._devices[device] = DeviceSchedule(*map(cupy.asarray, arrays))
                 cupy.cuda.get_current_stream().synchronize()
             return self._devices[device]

@@ -82,20 +82,22 @@ def from_spec(text: str, s: int) -> Pattern:
     >>> from_spec("sliding:w=64", 1000)
     <Pattern (1000, 1000): sliding_window(window=64)>
     """
-    name, _, rest = text.strip().partition(":")
-    spec = _SPECS.get(name.strip())
+    if not isinstance(text, str):
+        raise ArgumentError(mismatch("mask", repr(text), "a str such as 'sliding:w=64'"))
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    spec = _SPECS.get(name)
     if spec is None:
         raise ArgumentError(
             mismatch("mask", repr(text), f"one of {', '.join(map(_usage, _SPECS))}")
         )
     values: dict[str, int] = {}
-    for item in filter(None, (item.strip() for item in rest.split(","))):
+    for item in rest.split(",") if colon else ():
         key, _, value = (part.strip() for part in item.partition("="))
-        if key not in spec.keys or spec.keys[key] in values or not re.fullmatch(r"-?\d+", value):
+        known = key in spec.keys and spec.keys[key] not in values
+        if not (known and re.fullmatch("-?[0-9]{1,18}", value)):  # int64, not what int() takes
+            got = f"{item.strip()!r} in {text!r}"
             raise ArgumentError(
-                mismatch(
-                    "mask", f"{item!r} in {text!r}", _usage(name), "each key once, integer values"
-                )
+                mismatch("mask", got, _usage(name), "each key once, integer values")
             )
         values[spec.keys[key]] = int(value)
     missing = [key for key in spec.required if spec.keys[key] not in values]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,15 @@ from stof_cupy.errors import MaskError, UnsupportedError, mismatch
 from stof_cupy.masks.bitmap import LOW_BITS, TILE, Words, popcount, tile_words
 from stof_cupy.masks.check import check_shape
 
-__all__ = ["FULL", "BitmapTable", "Tiles", "assemble", "edge_rows", "grid"]
+__all__ = ["FULL", "BitmapTable", "Tiles", "assemble", "check_count", "edge_rows", "grid"]
 
 FULL = -1
 """The bitmap id of a tile whose in-bounds elements are all kept."""
 
 _INT32_MAX = 2**31 - 1
+
+_LISTED = 2**28
+"""The most tiles a pattern may list: a full mask of 2**20 tokens, 2 GiB of stored arrays."""
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -36,6 +40,13 @@ def grid(shape: tuple[int, int]) -> tuple[int, int]:
     (1, 2)
     """
     return -(-shape[0] // TILE), -(-shape[1] // TILE)
+
+
+def check_count(name: str, count: int) -> None:
+    """Raise UnsupportedError if a pattern lists more than 2**28 tiles; called before it does."""
+    if count > _LISTED:
+        hint = "a tile is 64 x 64 elements"
+        raise UnsupportedError(mismatch(name, f"{count} tiles", "at most 2**28", hint))
 
 
 def _extents(shape: tuple[int, int], keys: Int64s) -> tuple[Int64s, Int64s]:
@@ -103,6 +114,10 @@ class Tiles:
     def __post_init__(self) -> None:
         for array in (self.indptr, self.indices, self.bitmap_id, self.bitmaps):
             array.setflags(write=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go through the constructor: a copied or unpickled array is writable again."""
+        return Tiles, (self.shape, self.indptr, self.indices, self.bitmap_id, self.bitmaps)
 
     @property
     def keys(self) -> Int64s:

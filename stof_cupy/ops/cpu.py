@@ -249,7 +249,7 @@ def embedding(
     if position_table is not None:
         acc += _widened(position_table[: ids.shape[-1]])
     if type_table is not None:
-        acc += _widened(type_table[0 if token_types is None else token_types])
+        acc += _widened(type_table[token_types])
     return _stored(acc, table.dtype, out)
 
 

@@ -22,6 +22,7 @@ from stof_cupy.errors import (
 )
 from stof_cupy.graph import Executor, Graph, Node
 from stof_cupy.graph.executor import CALLS
+from stof_cupy.graph.feeds import read_feeds
 from stof_cupy.graph.registry import OPS
 from stof_cupy.jit.device import is_available
 
@@ -323,6 +324,51 @@ def test_float_inputs_of_any_type_and_narrow_integers_are_taken() -> None:
     g = Graph("double")
     g.output("y", g.gelu(g.input("x", (2,), "float")))
     assert Executor(g, backend="numpy").run({"x": np.ones(2)})["y"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (np.array([2**32 + 3, -1, 2, -(2**32) + 2]), [2**31 - 1, 0, 2, 0]),
+        (np.array([2**31 + 3, 5], np.uint32), [2**31 - 1, 5]),
+        (np.array([2**64 - 1, 5], np.uint64), [2**31 - 1, 5]),
+        (np.array([-7, 5], np.int8), [0, 5]),
+        (np.arange(9, dtype=np.int32)[::-2], [8, 6, 4, 2, 0]),
+    ],
+)
+def test_lengths_are_read_as_contiguous_int32_that_does_not_wrap(
+    given: np.ndarray[Any, Any], kept: list[int]
+) -> None:
+    declared = {"lengths": block(weights()).inputs["lengths"]}
+    read = read_feeds(declared, {"lengths": given}, np.dtype(np.float32), None)["lengths"]
+    assert read.dtype == np.int32
+    assert read.flags.c_contiguous
+    assert read.tolist() == kept
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_lengths_of_any_layout_and_type_on_cuda(dtype: Any) -> None:
+    import cupy
+
+    inputs = {name: cupy.asarray(x) for name, x in feeds().items() if name != "mask"}
+    executor = Executor(block(weights()), backend="cuda")
+    inputs["lengths"] = cupy.asarray([70, 3, 41])
+    want = executor.run(inputs)["hidden"]
+    large = 70 if dtype == np.int32 else 2**31 + 3
+    apart = cupy.asarray(np.array([large, 1, 3, 1, 41, 1], dtype))[::2]
+    assert (executor.run({**inputs, "lengths": apart})["hidden"] == want).all()
+
+
+@pytest.mark.gpu
+def test_constants_are_not_in_the_memory_pool() -> None:
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    before = pool.used_bytes()
+    executor = Executor(_heads(), backend="cuda")
+    assert pool.used_bytes() <= before
+    assert executor.backend == "cuda"
 
 
 SEQ = 6

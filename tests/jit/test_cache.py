@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,6 +178,24 @@ def test_unwritable_root_warns_once_and_works(
     private = first.path.parents[1]
     del store
     assert not private.exists()
+
+
+def test_threads_fall_back_to_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second directory would take the first one's place, and delete it under its user."""
+    make = tempfile.TemporaryDirectory
+
+    def make_slowly(**how: Any) -> Any:
+        time.sleep(0.1)  # for the other thread to get here, if it can
+        return make(**how)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", make_slowly)
+    store = Store(tmp_path / "kernels")
+    with pytest.warns(StofWarning) as caught, ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(store._fall_back, [OSError()] * 2)
+    assert first == second and first.is_dir()
+    assert len(caught) == 1
 
 
 def test_full_disk_leaves_no_half_entry(

@@ -88,9 +88,12 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 A100 = DeviceFacts("NVIDIA A100", "80", (8, 0), 108, 166912, 167936, 40 << 20, 1410000, 80 << 30)
 
 
-def test_facts_are_asked_once(fake_cupy: ModuleType) -> None:
-    assert facts() == A100
-    assert facts(0) is facts()
+def test_facts_are_asked_once(fake_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = facts()
+    assert known == A100
+    assert facts(0) is facts() is known
+    monkeypatch.setitem(sys.modules, "cupy.cuda.runtime", None)  # not even CuPy is asked for
+    assert facts(0) is known
 
 
 def test_no_such_device(fake_cupy: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from stof_cupy import masks
 from stof_cupy.masks import BsrMask, Schedule
+from stof_cupy.ops import reference
+from stof_cupy.ops.attention import attention
+from stof_cupy.testing import assert_close, random_array, rng
 
 MASKS = [
     masks.causal(1000),
@@ -91,3 +95,76 @@ def test_on_device() -> None:
         array = getattr(device, name)
         assert isinstance(array, cupy.ndarray) and array.dtype == getattr(schedule, name).dtype
         np.testing.assert_array_equal(array.get(), getattr(schedule, name))
+
+
+def longformer() -> BsrMask:
+    """Return a mask of its own on every call, with a schedule of its own."""
+    return masks.longformer(1000, window=64, global_tokens=5).tobsr()
+
+
+@pytest.mark.gpu
+def test_streams_share_a_mask() -> None:
+    """Each may be the first to use it; neither waits for the other, nor for the default stream."""
+    import cupy
+
+    x = random_array(rng(0), (1, 2, 1000, 64), "float16")
+    exact = reference.attention(x, x, x, longformer().toarray())
+    low = reference.attention(x, x, x, longformer().toarray(), precision="float16")
+    on_device = cupy.asarray(x)
+    cupy.cuda.Device().synchronize()
+    mask = longformer()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    results = []
+    for stream in streams * 5:
+        with stream:
+            results.append(attention(on_device, on_device, on_device, mask))
+    for stream in streams:
+        stream.synchronize()
+    for result in results:
+        assert_close(result, exact, low)
+
+
+@pytest.mark.gpu
+def test_a_mask_may_be_dropped_before_a_kernel_has_read_it() -> None:
+    import cupy
+
+    spin = cupy.ElementwiseKernel(
+        "int64 cycles",
+        "int64 end",
+        "long long start = clock64(); do end = clock64(); while (end - start < cycles);",
+        "keep_busy",
+    )
+    end = cupy.zeros(1, cupy.int64)
+    spin(cupy.int64(1), end)  # compiled before anybody waits for it, as is attention
+    x = cupy.asarray(random_array(rng(0), (1, 2, 1000, 64), "float16"))
+    expected = attention(x, x, x, longformer()).get()
+    mask = longformer()
+    mask.schedule().on_device()  # on the default stream; the kernel is on another one
+    sizes = [
+        array.nbytes
+        for schedule in [mask.schedule()]
+        for array in (schedule.row_ptr, schedule.cols, schedule.bitmap_id, schedule.bitmaps)
+    ]
+    cupy.cuda.Device().synchronize()
+    pending = cupy.cuda.Stream(non_blocking=True)
+    with pending:
+        spin(cupy.int64(50 * cupy.cuda.Device().attributes["ClockRate"]), end)  # 50 ms
+        got = attention(x, x, x, mask)
+    del mask
+    gc.collect()
+    reused = [cupy.zeros(size, np.uint8) for size in sizes]
+    cupy.cuda.Device().synchronize()
+    assert [array.nbytes for array in reused] == sizes
+    np.testing.assert_array_equal(got.get(), expected)
+
+
+@pytest.mark.gpu
+def test_the_upload_is_not_in_the_memory_pool() -> None:
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    schedule = longformer().schedule()
+    before = pool.used_bytes()
+    device = schedule.on_device()
+    assert pool.used_bytes() <= before
+    assert device.cols.nbytes == schedule.cols.nbytes

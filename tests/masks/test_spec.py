@@ -20,7 +20,7 @@ from stof_cupy.masks import Pattern, from_spec, spec_help
         (" sliding : w = 64 , causal = 1 ", masks.sliding_window(300, window=64, causal=True)),
         ("sliding:w=64,causal=0", masks.sliding_window(300, window=64)),
         ("longformer:w=25,g=6", masks.longformer(300, window=25, global_tokens=6)),
-        ("longformer:g=6,w=25,", masks.longformer(300, window=25, global_tokens=6)),
+        ("longformer:g=6,w=25", masks.longformer(300, window=25, global_tokens=6)),
         ("bigbird", masks.bigbird(300)),
         (
             "bigbird:w=1,g=0,r=2,block=16,seed=7",

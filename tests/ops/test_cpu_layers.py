@@ -68,7 +68,8 @@ def test_inputs_are_left_alone() -> None:
     cpu.gelu(a)
     cpu.gelu(a, approximate="tanh")
     cpu.add(a, bias)
-    cpu.embedding(np.array([[0, 1]]), a, position_table=b, type_table=b)
+    ids = np.array([[0, 1]])
+    cpu.embedding(ids, a, position_table=b, type_table=b, token_types=ids)
     for x in (a, b, bias):
         assert (x == 1).all()
 
@@ -126,7 +127,7 @@ def test_embedding(dtype: str, ids_dtype: Any) -> None:
     for terms in (
         {},
         {"position_table": positions},
-        {"type_table": types},
+        {"type_table": types, "token_types": token_types},
         {"position_table": positions, "type_table": types, "token_types": token_types},
     ):
         got = cpu.embedding(ids, table, **terms)
