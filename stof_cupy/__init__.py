@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from stof_cupy.graph import Graph
     from stof_cupy.masks import BsrMask
     from stof_cupy.ops.attention import attention
+    from stof_cupy.ops.epilogue import Epilogue
     from stof_cupy.ops.gemm import gemm
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BsrMask",
+    "Epilogue",
     "Graph",
     "TransformerEngine",
     "__version__",
@@ -36,6 +38,7 @@ __all__ = [
 
 _HOMES = {
     "BsrMask": "stof_cupy.masks",
+    "Epilogue": "stof_cupy.ops.epilogue",
     "Graph": "stof_cupy.graph",
     "TransformerEngine": "stof_cupy.engine",
     "attention": "stof_cupy.ops.attention",

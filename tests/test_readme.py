@@ -1,4 +1,4 @@
-"""The README's example runs as it is printed, and what the README names exists."""
+"""The README's examples run as they are printed, and what the README names exists."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from stof_cupy import __version__
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.M | re.S)
 
 
-def test_example_prints_what_the_readme_says() -> None:
-    ((example, printed),) = EXAMPLES
-    assert README.count("```python") == 1
+def test_every_example_says_what_it_prints() -> None:
+    assert README.count("```python") == len(EXAMPLES) == 2
+
+
+@pytest.mark.parametrize(("example", "printed"), EXAMPLES, ids=("engine", "graph"))
+def test_example_prints_what_the_readme_says(example: str, printed: str) -> None:
     assert len(example.strip().splitlines()) <= 12
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", example],
@@ -25,6 +32,10 @@ def test_example_prints_what_the_readme_says() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == printed
+
+
+def test_wheel_has_the_name_that_pip_is_given() -> None:
+    assert f"dist/stof_cupy-{__version__}-py3-none-any.whl[models,cuda13]" in README
 
 
 def test_targets_and_files_exist() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stof_cupy.graph import Graph
 
-__all__ = ["FAMILIES", "Model", "build", "random_weights"]
+__all__ = ["FAMILIES", "Model", "build", "random_weights", "shown"]
 
 FAMILIES: dict[str, str] = {"bert": "stof_cupy.models.bert"}
 """``config["model_type"]`` -> the module of the family.
@@ -67,7 +67,8 @@ def build(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]]
     Raises
     ------
     ConfigError
-        If `config` names no model type, or a field is missing, unknown or unsupported.
+        If `config` is no mapping or names no model type, or a field is missing, unknown or
+        unsupported.
     UnsupportedError
         If the family is not one of :data:`FAMILIES`.
     WeightError
@@ -95,11 +96,19 @@ def random_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, np.nda
     return weights.drawn
 
 
+def shown(config: Mapping[str, Any], field: str) -> str:
+    """Return what an error says it got for a field of `config`."""
+    return repr(config[field]) if field in config else "nothing"
+
+
 def _family(config: Mapping[str, Any]) -> ModuleType:
+    if not isinstance(config, Mapping):
+        raise ConfigError(mismatch("config", repr(config), "a mapping"))
     name = config.get("model_type")
     known = ", ".join(map(repr, FAMILIES))
     if not isinstance(name, str):
-        raise ConfigError(mismatch("config['model_type']", repr(name), f"one of {known}"))
+        got = shown(config, "model_type")
+        raise ConfigError(mismatch("config['model_type']", got, f"one of {known}"))
     if name not in FAMILIES:
         raise UnsupportedError(mismatch("config['model_type']", repr(name), f"one of {known}"))
     return import_module(FAMILIES[name])

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from stof_cupy.errors import ConfigError, mismatch
-from stof_cupy.models import Model
+from stof_cupy.models import Model, shown
 
 if TYPE_CHECKING:
     from stof_cupy.graph import Graph, Node
@@ -26,6 +27,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "model_type": ("bert",),
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
+    "is_encoder_decoder": (False, None),
     "add_cross_attention": (False, None),
     "pruned_heads": ({}, None),
 }
@@ -38,10 +40,20 @@ hidden_dropout_prob id2label initializer_range label2id num_labels output_attent
 output_hidden_states output_past pad_token_id pooler_fc_size pooler_num_attention_heads
 pooler_num_fc_layers pooler_size_per_head pooler_type problem_type return_dict sep_token_id
 tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version use_cache
-"""
-"""Fields that do not change hidden states at inference."""
+_attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
+_experts_implementation_internal _num_labels _output_attentions _post_init_done
+attn_implementation cross_attention_hidden_size decoder_start_token_id task_specific_params
+tf_legacy_loss tie_encoder_decoder use_bfloat16
 
-UNUSED = ("embeddings.position_ids", "pooler.dense.*", "cls.*")
+bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
+encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
+forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
+num_beams num_return_sequences output_scores prefix remove_invalid_values repetition_penalty
+return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
+"""
+"""Fields that do not change hidden states at inference; the second part is text generation's."""
+
+UNUSED = ("embeddings.position_ids", "pooler.*", "cls.*", "classifier.*", "qa_outputs.*")
 """Weights of parts after the hidden states."""
 
 
@@ -79,12 +91,14 @@ class BertConfig:
             if name not in ("layer_norm_eps", "hidden_act")
         }
         eps = config.get("layer_norm_eps")
-        if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < 1:
-            raise ConfigError(mismatch("config['layer_norm_eps']", repr(eps), "a number in (0, 1)"))
+        if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 < float(eps) < 1:
+            got = shown(config, "layer_norm_eps")
+            raise ConfigError(mismatch("config['layer_norm_eps']", got, "a number in (0, 1)"))
         act = config.get("hidden_act")
         if not isinstance(act, str) or act not in _GELU:
+            expected = f"one of {', '.join(map(repr, _GELU))}"
             raise ConfigError(
-                mismatch("config['hidden_act']", repr(act), f"one of {', '.join(map(repr, _GELU))}")
+                mismatch("config['hidden_act']", shown(config, "hidden_act"), expected)
             )
         if sizes["hidden_size"] % sizes["num_attention_heads"]:
             raise ConfigError(
@@ -95,7 +109,7 @@ class BertConfig:
                 )
             )
         known = {*cls.__dataclass_fields__, *_FIXED, *_INERT.split()}
-        unknown = sorted(set(config) - known)
+        unknown = sorted(set(config) - known, key=str)
         if unknown:
             raise ConfigError(
                 mismatch(
@@ -110,10 +124,10 @@ class BertConfig:
 
 def _size(config: Mapping[str, Any], name: str, least: int) -> int:
     value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        got = repr(value) if name in config else "nothing"
-        raise ConfigError(mismatch(f"config[{name!r}]", got, f"an integer of at least {least}"))
-    return value
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        expected = f"an integer of at least {least}"
+        raise ConfigError(mismatch(f"config[{name!r}]", shown(config, name), expected))
+    return int(value)
 
 
 def build(config: Mapping[str, Any], weights: Weights) -> Model:

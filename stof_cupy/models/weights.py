@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import dtype_name, is_float
-from stof_cupy.errors import StofWarning, WeightError, mismatch
+from stof_cupy.errors import WeightError, mismatch
+from stof_cupy.models.warning import warn
 
 __all__ = ["DrawnWeights", "Weights"]
 
@@ -28,11 +28,16 @@ class Weights:
         The checkpoint.
     prefix : str
         Dropped from every name that has it, e.g. ``"bert."`` of a model saved with a head.
+
+    Raises
+    ------
+    WeightError
+        If a name is no string, or two name the same weight.
     """
 
     def __init__(self, tensors: Mapping[str, np.ndarray[Any, Any]], prefix: str = "") -> None:
         self._tensors = tensors
-        self._names = {_canonical(name, prefix): name for name in tensors}
+        self._names = _by_canonical_name(tensors, prefix)
         self._untaken = set(self._names)
         self._not_finite: list[str] = []
 
@@ -54,7 +59,7 @@ class Weights:
             raise WeightError(mismatch(f"weight {name!r}", array.shape, shape))
         if not is_float(array.dtype):
             raise WeightError(mismatch(f"weight {name!r}", dtype_name(array.dtype), "a float type"))
-        if not np.isfinite(array.sum(dtype=np.float64)):
+        if not _is_finite(array):
             self._not_finite.append(name)
         return array
 
@@ -84,11 +89,9 @@ class Weights:
             )
         if self._not_finite:
             bad = self._not_finite
-            warnings.warn(
+            warn(
                 f"weights: {len(bad)} of them hold NaN or infinite values, the first is "
-                f"{bad[0]!r}; hidden states will not be finite",
-                StofWarning,
-                stacklevel=2,
+                f"{bad[0]!r}; hidden states may not be finite"
             )
 
 
@@ -113,6 +116,26 @@ class DrawnWeights(Weights):
         if len(shape) == 1 and name.endswith(".weight"):
             array += 1
         return self.drawn.setdefault(name, array)
+
+
+def _is_finite(array: np.ndarray[Any, Any]) -> bool:
+    """Whether all elements are finite: so if their sum is, which needs no array of booleans."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(array.sum(dtype=np.float64)) or np.isfinite(array).all())
+
+
+def _by_canonical_name(tensors: Iterable[str], prefix: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name in tensors:
+        if not isinstance(name, str):
+            raise WeightError(mismatch("weights", f"the name {name!r}", "names that are str"))
+        canonical = _canonical(name, prefix)
+        if canonical in names:
+            raise WeightError(
+                mismatch("weights", f"both {names[canonical]!r} and {name!r}", "one, they are one")
+            )
+        names[canonical] = name
+    return names
 
 
 def _canonical(name: str, prefix: str) -> str:

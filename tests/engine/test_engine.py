@@ -19,7 +19,7 @@ from stof_cupy.errors import (
     ConfigError,
     DTypeError,
     MissingDependencyError,
-    ShapeError,
+    StofWarning,
 )
 
 BATCH, SEQ = 3, 131
@@ -210,10 +210,70 @@ def test_encode_errors(checkpoint, engine):
     reader = TransformerEngine(checkpoint, backend="numpy")
     with pytest.raises(DTypeError, match="sequence of str"):
         reader.encode("w1")
-    with pytest.raises(ArgumentError, match="batch_size"):
-        reader.encode(["w1"], batch_size=0)
-    with pytest.raises(ShapeError, match="no size may be 0"):
-        reader.encode([""])
+    for size in (0, 1.5, "x", True, None):
+        with pytest.raises(ArgumentError, match="batch_size"):
+            reader.encode(["w1"], batch_size=size)
+    for length in (0, 151, 2.0, "x", True):
+        with pytest.raises(ArgumentError, match="max_length"):
+            reader.encode(["w1"], max_length=length)
+
+
+def test_encode_of_a_generator(checkpoint):
+    engine = TransformerEngine(checkpoint, backend="numpy")
+    vectors = engine.encode(f"w{i}" for i in range(3))
+    assert np.array_equal(vectors, engine.encode(["w0", "w1", "w2"]))
+
+
+@pytest.mark.parametrize("others", [[], ["w1 w2"]])
+def test_sentence_without_tokens_is_zero_in_any_batch(checkpoint, others):
+    vectors = TransformerEngine(checkpoint, backend="numpy").encode(["", *others, " "])
+    assert not vectors[[0, -1]].any() and vectors[1:-1].any(axis=1).all()
+
+
+def test_encode_pools_and_cuts_as_the_checkpoint_says(checkpoint):
+    (checkpoint / "1_Pooling").mkdir()
+    (checkpoint / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (checkpoint / "sentence_bert_config.json").write_text('{"max_seq_length": 3}')
+    engine = TransformerEngine(checkpoint, backend="numpy")
+
+    def first(*row: int) -> np.ndarray:
+        hidden = engine.run([row])[0, 0]
+        return hidden / np.linalg.norm(hidden)
+
+    with pytest.warns(StofWarning, match="1 of 2 are longer than 3 tokens") as caught:
+        vectors = engine.encode(["w7 w1 w2 w3 w4", "w8"])
+    assert [w.filename for w in caught] == [__file__]
+    assert np.abs(vectors - [first(7, 1, 2), first(8)]).max() < 1e-6
+    whole = engine.encode(["w7 w1 w2 w3 w4"], max_length=5)
+    assert np.abs(whole - first(7, 1, 2, 3, 4)).max() < 1e-6
+    assert engine.run(np.zeros((1, 150), int)).shape == (1, 150, 24)
+
+
+def test_sentence_files_beyond_this_matter_to_encode_alone(checkpoint):
+    (checkpoint / "1_Pooling").mkdir()
+    (checkpoint / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    (checkpoint / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
+    engine = TransformerEngine(checkpoint, backend="numpy")
+    assert engine.run([[1, 2]]).shape == (1, 2, 24)
+    with pytest.raises(ConfigError, match="max_tokens"):
+        engine.encode(["w1"])
+    (checkpoint / "1_Pooling" / "config.json").unlink()
+    with pytest.warns(StofWarning, match="longer than 150 tokens"):  # 512 is more than it takes
+        engine.encode(["w1 " * 151])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.dtype("float16"), "float16", np.dtype("<f2")])
+def test_dtype_by_name_or_object(weights, config, dtype):
+    engine = TransformerEngine(weights, config=config, backend="numpy", dtype=dtype)
+    assert engine.dtype == "float16" and type(engine.dtype) is str
+
+
+def test_float32_weights_are_shared_as_documented(weights, config, ids):
+    own = {name: array.copy() for name, array in weights.items()}
+    engine = TransformerEngine(own, config=config, backend="numpy")
+    table = engine.graph.constants["embeddings.word_embeddings.weight"]
+    assert np.shares_memory(table, own["embeddings.word_embeddings.weight"])
+    assert "not copied" in TransformerEngine.__doc__
 
 
 def test_missing_directory():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from stof_cupy import TransformerEngine, masks
+from stof_cupy import TransformerEngine, masks, models
 from stof_cupy.errors import (
     ArgumentError,
+    CheckpointNotFoundError,
     ConfigError,
     DeviceError,
     DTypeError,
@@ -24,6 +27,18 @@ from stof_cupy.jit import device as gpu
 def test_weights_without_config(weights):
     with pytest.raises(ConfigError, match="config: got None"):
         TransformerEngine(weights, backend="numpy")
+
+
+@pytest.mark.parametrize("wrong", [[1], "bert", 3])
+def test_config_that_is_no_mapping(weights, wrong):
+    with pytest.raises(ConfigError, match=r"config: got .*, expected a mapping"):
+        TransformerEngine(weights, config=wrong, backend="numpy")
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 5000])
+def test_paths_that_cannot_be(path):
+    with pytest.raises(CheckpointNotFoundError, match="no such directory"):
+        TransformerEngine(path, backend="numpy")
 
 
 @pytest.mark.parametrize("what", [None, 3, [1, 2]])
@@ -62,7 +77,8 @@ def test_nan_in_weights_is_warned_of_once_and_runs(weights, ids, config):
     [
         ({"backend": "cpu"}, ArgumentError, "'auto' or 'cuda' or 'numpy'"),
         ({"backend": "numpy", "dtype": "float64"}, DTypeError, "float64.*'float16'.*'float32'"),
-        ({"backend": "numpy", "dtype": np.float16}, DTypeError, "dtype"),
+        ({"backend": "numpy", "dtype": np.int8}, DTypeError, "int8"),
+        ({"backend": "numpy", "dtype": object()}, DTypeError, "dtype"),
         ({"backend": "numpy", "device": 0}, ArgumentError, "device"),
         ({"backend": "numpy", "device": "cuda:0"}, ArgumentError, "number of a CUDA device"),
         ({"backend": "numpy", "device": True}, ArgumentError, "device"),
@@ -157,3 +173,19 @@ def test_wrong_input_is_a_typed_error(engine, case):
     given, error, match = BAD_RUNS[case]
     with pytest.raises(error, match=match):
         engine.run(**({"x": np.zeros((2, 4), int)} | given))
+
+
+def test_a_model_too_short_for_its_special_tokens(config, tmp_path):
+    save = pytest.importorskip("safetensors.numpy").save_file
+    tokenizers = pytest.importorskip("tokenizers")
+    short = config | {"max_position_embeddings": 1}
+    save(models.random_weights(short), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(short))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[S]": 1}, "a"))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[S] $A [S]", special_tokens=[("[S]", 1)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    engine = TransformerEngine(tmp_path, backend="numpy")
+    with pytest.raises(ArgumentError, match=r"max_length: got 1, expected at least 2.*config"):
+        engine.encode(["a"])

@@ -142,9 +142,52 @@ def test_wrong_config_field_is_named(tensors, field, value):
         models.build(CONFIG | {field: value}, tensors)
 
 
+@pytest.mark.parametrize("config", [[1], "bert", None, 3])
+def test_config_that_is_no_mapping(tensors, config):
+    with pytest.raises(ConfigError, match=r"config: got .*, expected a mapping"):
+        models.build(config, tensors)
+
+
+def test_fields_of_other_types_are_still_named(tensors):
+    with pytest.raises(ConfigError, match="3"):
+        models.build(CONFIG | {3: 4, "zoom": 5}, tensors)
+
+
+def test_numpy_sizes(tensors):
+    config = {n: np.int64(v) if type(v) is int else v for n, v in CONFIG.items()}
+    config["layer_norm_eps"] = np.float32(1e-12)
+    model = models.build(config, tensors)
+    assert type(model.vocab_size) is int and model.vocab_size == 17
+
+
+def test_a_config_as_transformers_writes_it_all_out(tensors):
+    more = {
+        "_attn_implementation_autoset": True,
+        "_num_labels": 3,
+        "bad_words_ids": None,
+        "id2label": {0: "no", 1: "yes"},
+        "is_encoder_decoder": False,
+        "max_length": 20,
+        "temperature": 1.0,
+        "tie_encoder_decoder": False,
+        "use_bfloat16": False,
+    }
+    digests = [models.build(c, tensors).graph.digest() for c in (CONFIG, CONFIG | more)]
+    assert digests[0] == digests[1]
+    with pytest.raises(ConfigError, match="is_encoder_decoder"):
+        models.build(CONFIG | {"is_encoder_decoder": True}, tensors)
+
+
+def test_heads_of_common_tasks_are_left(tensors):
+    heads = ("classifier.weight", "qa_outputs.bias", "cls.seq_relationship.bias", "pooler.x")
+    plain = models.build(CONFIG, tensors).graph.digest()
+    more = {f"bert.{n}": a for n, a in tensors.items()} | {h: np.zeros(2) for h in heads}
+    assert models.build(CONFIG, more).graph.digest() == plain
+
+
 @pytest.mark.parametrize("field", ["hidden_size", "hidden_act", "layer_norm_eps", "model_type"])
 def test_missing_config_field_is_named(tensors, field):
-    with pytest.raises(ConfigError, match=field):
+    with pytest.raises(ConfigError, match=rf"{field}.*got nothing"):
         models.build({k: v for k, v in CONFIG.items() if k != field}, tensors)
 
 
@@ -165,6 +208,20 @@ def test_extra_weight_is_named(tensors):
         models.build(CONFIG, tensors)
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [(QUERY, f"bert.{QUERY}"), ("embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma")],
+)
+def test_two_names_of_one_weight_are_named(tensors, pair):
+    with pytest.raises(WeightError, match=f"both '{pair[0]}' and '{pair[1]}'"):
+        models.build(CONFIG, tensors | {pair[1]: tensors[pair[0]] * 2})
+
+
+def test_name_that_is_no_string(tensors):
+    with pytest.raises(WeightError, match="the name 3"):
+        models.build(CONFIG, tensors | {3: tensors[QUERY]})
+
+
 def test_weight_of_wrong_shape_names_both(tensors):
     tensors[QUERY] = tensors[QUERY][:, :-1]
     with pytest.raises(WeightError, match=r"query\.weight.*\(12, 11\).*\(12, 12\)"):
@@ -183,11 +240,12 @@ def test_weights_that_are_not_finite_are_warned_of_once(tensors, value):
     tensors["embeddings.LayerNorm.bias"][0] = value
     with pytest.warns(StofWarning, match=r"2 of them.*embeddings\.LayerNorm\.bias") as caught:
         models.build(CONFIG, tensors)
-    assert len(caught) == 1
+    assert [w.filename for w in caught] == [__file__]
 
 
-def test_large_finite_weights_are_not_warned_of(tensors):
-    tensors[QUERY][:] = np.finfo(np.float32).max
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_finite_weights_are_not_warned_of(tensors, dtype):
+    tensors[QUERY] = np.full_like(tensors[QUERY], np.finfo(dtype).max, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         models.build(CONFIG, tensors)

@@ -83,7 +83,9 @@ def test_missing_config(root):
         read_checkpoint(root)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[1]", b"\xff\xfe", b""])
+@pytest.mark.parametrize(
+    "text", [b"{", b"[1]", b"\xff\xfe", b"", b'{"a":' + b"[" * 200_000], ids=range(5)
+)
 def test_unreadable_config(root, text):
     (root / "config.json").write_bytes(text)
     with pytest.raises(ConfigError, match=r"config\.json"):
@@ -114,13 +116,46 @@ def test_truncated_weights(root, cut):
         ({"a": 3}, CheckpointError, "weight_map"),
         ({"a": "../one.safetensors"}, CheckpointError, "file beside it"),
         ({"a": "three.safetensors"}, CheckpointNotFoundError, "three"),
-        ({"a": "one.safetensors", "c": "two.safetensors"}, WeightError, "'c'"),
+        ({"a": ".."}, CheckpointError, "file beside it"),
+        ({"a": "x" * 5000}, CheckpointNotFoundError, "xxx"),
+        ({"a": "one.safetensors", "c": "two.safetensors"}, WeightError, "no 'c' in two"),
+        (
+            {"a": "one.safetensors", "b": "one.safetensors"},
+            WeightError,
+            r"no 'b' in one\.safetensors",
+        ),
     ],
 )
 def test_bad_index(root, weight_map, error, match):
     shard(root, weight_map)
     with pytest.raises(error, match=match):
         read_checkpoint(root)
+
+
+def test_each_tensor_comes_from_the_shard_that_lists_it(root):
+    both = {"a": "one.safetensors", "b": "two.safetensors"}
+    shard(root, both)
+    save({"b": np.ones(3), "a": np.ones(2)}, root / "two.safetensors")
+    with pytest.raises(WeightError, match=r"'a' in two\.safetensors.*it in 'one\.safetensors'"):
+        read_checkpoint(root)
+    save({"b": np.ones(3), "c": np.ones(2)}, root / "two.safetensors")
+    with pytest.raises(WeightError, match=r"'c' in two\.safetensors.*no such weight"):
+        read_checkpoint(root)
+
+
+@pytest.mark.parametrize("where", ["~nosuchuser/x", "x" * 5000, "a\0b"])
+def test_paths_that_cannot_be(where):
+    with pytest.raises(CheckpointNotFoundError, match="no such directory"):
+        read_checkpoint(where)
+
+
+def test_element_type_without_a_numpy_type(root):
+    head = b'{"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}'
+    file = root / "model.safetensors"
+    file.write_bytes(len(head).to_bytes(8, "little") + head + b"\0\0")
+    tensors = read_checkpoint(root).tensors
+    with pytest.raises(WeightError, match=r"'a'.*F8_E4M3.*BF16"):
+        tensors["a"]
 
 
 def test_without_the_extra(root, monkeypatch):

