@@ -3,9 +3,9 @@
     make bench                                              NumPy, and CUDA where there is a GPU
     pytest benchmarks/bench_engine.py -m gpu --benchmark-json=out.json
 
-The model is all-MiniLM-L6-v2 with random token ids. A timed call starts from host arrays and waits
-for its result. Where torch and transformers are installed, ``BertModel`` with SDPA runs the same
-ids in the same process, after its result was found equal to ours.
+The model is all-MiniLM-L6-v2 with random token ids, which lie where the model runs, as its result
+does; a timed call waits for it. Where torch and transformers are installed, ``BertModel`` with SDPA
+runs the same ids in the same process, after its result was found equal to ours.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def ours(backend: str) -> TransformerEngine:
 
 
 @cache
-def theirs(backend: str) -> Callable[[Any, Any], Any]:
-    """Return transformers' model as a function of ids and a dense mask."""
+def theirs(backend: str) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+    """Return what places arrays for transformers' model, and the model of ids and dense mask."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     device = "cuda" if backend == "cuda" else "cpu"
@@ -55,13 +55,17 @@ def theirs(backend: str) -> Callable[[Any, Any], Any]:
     )
     model = model.to(device).eval()
 
-    @torch.inference_mode()
-    def run(ids: Any, dense: Any) -> Any:
-        mask = None if dense is None else torch.from_numpy(dense).to(device)[None, None]
-        out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=mask)
-        return out.last_hidden_state.float().cpu().numpy()
+    def place(x: Any) -> Any:
+        return None if x is None else torch.from_numpy(x).to(device)
 
-    return run
+    @torch.inference_mode()
+    def run(ids: Any, mask: Any) -> Any:
+        hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return hidden
+
+    return place, run
 
 
 def tokens(batch: int, seq: int) -> Any:
@@ -82,15 +86,28 @@ def record(benchmark: Any, batch: int, seq: int, run: Callable[[], Any]) -> None
 def bench_stof_cupy(benchmark: Any, backend: str, batch: int, seq: int, mask: str | None) -> None:
     engine, ids = ours(backend), tokens(batch, seq)
     lowered = None if mask is None else masks.from_spec(mask, seq).tobsr()
-    record(benchmark, batch, seq, lambda: engine.run(ids, mask=lowered))
+    if backend == "numpy":
+        record(benchmark, batch, seq, lambda: engine.run(ids, mask=lowered))
+        return
+    import cupy
+
+    on_device, stream = cupy.asarray(ids), cupy.cuda.get_current_stream()
+
+    def run() -> None:
+        engine.run(on_device, mask=lowered)
+        stream.synchronize()
+
+    record(benchmark, batch, seq, run)
 
 
 @pytest.mark.parametrize(("backend", "batch", "seq", "mask"), CASES)
 def bench_transformers(
     benchmark: Any, backend: str, batch: int, seq: int, mask: str | None
 ) -> None:
-    model, ids = theirs(backend), tokens(batch, seq)
+    (place, model), ids = theirs(backend), tokens(batch, seq)
     dense = None if mask is None else masks.from_spec(mask, seq).toarray()
     expected = ours(backend).run(ids, mask=dense).astype(np.float32)
-    np.testing.assert_allclose(model(ids, dense), expected, atol=TOLERANCE[backend])
-    record(benchmark, batch, seq, lambda: model(ids, dense))
+    placed = place(ids), place(None if dense is None else dense[None, None])
+    got = model(*placed).float().cpu().numpy()
+    np.testing.assert_allclose(got, expected, atol=TOLERANCE[backend])
+    record(benchmark, batch, seq, lambda: model(*placed))
