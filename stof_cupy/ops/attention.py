@@ -11,7 +11,7 @@ import numpy as np
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import BsrMask, as_mask
+from stof_cupy.masks import BsrMask, MaskStack, as_masks
 from stof_cupy.ops._arrays import (
     Array,
     aligned,
@@ -80,9 +80,10 @@ def attention(
         key head serves ``heads / kv_heads`` consecutive query heads.
     v : ndarray
         Values, shape ``(batch, kv_heads, seq_k, value_dim)``.
-    mask : BsrMask, pattern, bool ndarray or scipy.sparse matrix, optional
-        Shape ``(seq_q, seq_k)``; True where a query may attend to a key. One for all batches and
-        heads.
+    mask : BsrMask, MaskStack, pattern, bool ndarray or scipy.sparse matrix, optional
+        True where a query may attend to a key. Shape ``(seq_q, seq_k)``: one for all batches and
+        heads; a MaskStack or bool ndarray may have leading axes that broadcast to ``(batch,
+        heads)``, those of queries where heads share keys. On CUDA one mask has to serve all.
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``.
     kv_lengths : ndarray of int, optional
@@ -106,7 +107,8 @@ def attention(
     ShapeError, DTypeError, MaskError, ArgumentError, DeviceError
         If an argument does not fit; nothing has been computed then.
     UnsupportedError
-        If there is no kernel for the dtype or head dim.
+        If there is no kernel for the dtype or head dim, or for masks that differ between batches or
+        heads.
 
     Notes ----- A row that may attend to nothing gives output 0 and LSE ``-inf``. Accumulation is in
     float32 (on NumPy in float32 or the inputs' wider type), and equal inputs give bit-equal
@@ -125,9 +127,10 @@ def attention(
     if not math.isfinite(scale):
         raise ArgumentError(mismatch("scale", scale, "a finite number"))
     if where == "numpy":
-        from stof_cupy.ops import cpu
+        from stof_cupy.ops import cpu, cpu_stack
 
-        result = cpu.attention(
+        run: Any = cpu_stack.attention if isinstance(bsr, MaskStack) else cpu.attention
+        result = run(
             q, k, v, bsr, scale=scale, kv_lengths=kv_lengths, return_lse=return_lse, out=out
         )
         return result
@@ -136,7 +139,7 @@ def attention(
 
 def _validate(
     q: Array, k: Array, v: Array, mask: Any, kv_lengths: Array | None, out: Array | None
-) -> tuple[str, Problem, BsrMask | None]:
+) -> tuple[str, Problem, BsrMask | MaskStack | None]:
     """Check every argument and describe the problem."""
     where = backend(q=q, k=k, v=v, out=out)
     check_dtype("q", q)
@@ -160,7 +163,10 @@ def _validate(
             got = getattr(kv_lengths, "dtype", type(kv_lengths).__name__)
             raise DTypeError(mismatch("kv_lengths", got, "an integer array"))
         check_shape("kv_lengths", kv_lengths, (batch,))
-    bsr = None if mask is None else as_mask(mask, (seq_q, seq_k))
+    bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
+    if where == "cuda" and isinstance(bsr, MaskStack):
+        hint = "kernels do not read masks per batch or head yet: call attention for each of them"
+        raise UnsupportedError(mismatch("mask", bsr.shape, (seq_q, seq_k), hint))
     dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
     return where, Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v), bsr
 
@@ -181,7 +187,7 @@ def _launch(
     q: Array,
     k: Array,
     v: Array,
-    mask: BsrMask | None,
+    mask: BsrMask | MaskStack | None,
     scale: float,
     kv_lengths: Array | None,
     return_lse: bool,
