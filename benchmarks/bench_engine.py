@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shapes import MASKS, MINILM_BATCHES
+from timing import note_quantiles
 
 from stof_cupy import TransformerEngine, masks
 from stof_cupy.models.packaged import minilm
@@ -76,9 +77,7 @@ def tokens(batch: int, seq: int) -> Any:
 def record(benchmark: Any, batch: int, seq: int, run: Callable[[], Any]) -> None:
     """Time `run`, and note its quantiles and throughput."""
     benchmark.pedantic(run, rounds=20, warmup_rounds=3)
-    times = np.array(benchmark.stats.stats.data)
-    p20, p50, p80 = np.quantile(times, (0.2, 0.5, 0.8)) * 1e3
-    benchmark.extra_info |= {"p20_ms": p20, "p50_ms": p50, "p80_ms": p80}
+    p50 = note_quantiles(benchmark)
     benchmark.extra_info["tokens_per_s"] = batch * seq / p50 * 1e3
 
 

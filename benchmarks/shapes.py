@@ -10,3 +10,15 @@ MINILM_BATCHES = {
 
 MASKS = (None, "sliding:w=32", "longformer:w=32,g=4")
 """Mask specs, one for all sequences of a batch."""
+
+MASK_SIZES = (8192, 32768, 131_072)
+"""Sequence lengths at which the masks of the peers' anchors are built."""
+
+MASK_NAMES = (
+    *("causal", "sliding", "causal-sliding", "longformer", "bigbird", "document", "block10"),
+    *("dilated", "strided", "image", "predicate"),
+)
+"""The anchors' masks, and others that are built in other ways."""
+
+LONG_MASK = {"s": 1_000_000, "window": 512, "tokens": 64}
+"""Window and global tokens at a million tokens."""

@@ -1,6 +1,7 @@
 """The command ``stof-cupy``.
 
-``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``info`` describes it.
+``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``mask`` draws an
+attention mask, ``info`` describes the installation.
 """
 
 from __future__ import annotations
@@ -12,33 +13,29 @@ import platform
 import sys
 import textwrap
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, env
-from stof_cupy.errors import ArgumentError, StofError, StofWarning, mismatch
+from stof_cupy import __version__, cli_mask, env
+from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
 from stof_cupy.models import packaged, samples
 from stof_cupy.models.extras import require
 from stof_cupy.models.similarity import nearest_pairs
 from stof_cupy.models.target import Target
+from stof_cupy.terminal import WIDTH, plain_warnings, show_fields, title
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from stof_cupy.engine import TransformerEngine
 
 __all__ = ["main"]
 
-_WIDTH = 88
 _MASKS = ("full", "causal", "sliding:w=64", "longformer:w=32,g=1")
 _REPEATS = 5
 
@@ -48,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts may be more than its encoding can say
         sys.stdout.reconfigure(errors="backslashreplace")
-    with _plain_warnings():
+    with plain_warnings():
         try:
             args.run(args)
             sys.stdout.flush()
@@ -98,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     encode.set_defaults(run=_encode)
 
+    cli_mask.add_command(commands)
+
     info = commands.add_parser("info", help="device, versions, caches")
     info.set_defaults(run=_info)
     return parser
@@ -121,8 +120,8 @@ def _engine(model: str | Path, args: argparse.Namespace) -> TransformerEngine:
 def _demo(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     engine = _engine("minilm", args)
-    _title(f"stof_cupy {__version__}")
-    _fields(
+    title(f"stof_cupy {__version__}")
+    show_fields(
         {
             "model": f"all-MiniLM-L6-v2, {engine.explain().splitlines()[0]}",
             "device": _device_line(engine.device),
@@ -131,18 +130,18 @@ def _demo(args: argparse.Namespace) -> None:
     )
     _demo_sentences(engine)
     _demo_masks(engine)
-    _title("what ran")
-    _fields({"graph": _operators(engine)})
+    title("what ran")
+    show_fields({"graph": _operators(engine)})
     if engine.backend == "cuda":
         from stof_cupy.jit.launch import loaded
 
-        _fields({"kernels": ", ".join(loaded())})
+        show_fields({"kernels": ", ".join(loaded())})
 
 
 def _demo_sentences(engine: TransformerEngine) -> None:
     texts = samples.SENTENCES
     vectors, first, again = _timed(lambda: engine.encode(texts))
-    _title(f"{len(texts)} sentences, full attention: {again:.1f} ms (first time {first:.0f} ms)")
+    title(f"{len(texts)} sentences, full attention: {again:.1f} ms (first time {first:.0f} ms)")
     _show_pairs(texts, vectors, count=6)
 
 
@@ -150,7 +149,7 @@ def _demo_masks(engine: TransformerEngine) -> None:
     """Show one passage under several masks: what each keeps and costs, and how the vector moves."""
     whole = engine.config["max_position_embeddings"]
     seq = len(engine.tokenize([samples.PASSAGE], max_length=whole)[0])
-    _title(f"one passage of {seq} tokens, four masks")
+    title(f"one passage of {seq} tokens, four masks")
     print(f"  {'mask':20} {'kept':>7} {'tiles visited':>16} {'cosine to full':>15} {'ms':>8}")
     tiles = (-(-seq // 64)) ** 2
     reference = None
@@ -184,16 +183,16 @@ def _encode(args: argparse.Namespace) -> None:
     vectors = engine.encode(texts, mask=args.mask, batch_size=args.batch_size, progress=True)
     seconds = time.perf_counter() - start
     where = engine.explain().splitlines()[0]
-    _title(f"{len(texts)} texts in {seconds:.2f} s ({len(texts) / seconds:.0f} a second)")
-    _fields({"model": where, "mask": args.mask or "full"})
+    title(f"{len(texts)} texts in {seconds:.2f} s ({len(texts) / seconds:.0f} a second)")
+    show_fields({"model": where, "mask": args.mask or "full"})
     if args.output is None:
-        _title("nearest pairs")
+        title("nearest pairs")
         distinct = {text: row for row, text in enumerate(texts)}
         _show_pairs(list(distinct), vectors[list(distinct.values())], count=8)
         return
     with args.output.open("wb") as file:
         np.save(file, vectors)
-    _fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
+    show_fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
 
 
 def _check_encode_options(args: argparse.Namespace) -> None:
@@ -210,21 +209,31 @@ def _check_encode_options(args: argparse.Namespace) -> None:
 
 def _info(args: argparse.Namespace) -> None:
     del args
-    _title(f"stof_cupy {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    _fields({"device": _device_line(None if not gpu.is_available() else 0), "NVRTC": _nvrtc_line()})
-    _title("packages")
-    names = "numpy scipy ml_dtypes cupy-cuda12x cupy-cuda13x safetensors tokenizers"
-    _fields({name: _version(name) for name in names.split()})
-    _title("caches")
-    _fields({room: _cache_line(env.cache_dir(room)) for room in ("kernels", "models")})
-    _title("environment")
-    _fields({v.name: v.get() or "(not set)" for v in env.VARIABLES})
+    title(f"stof_cupy {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    show_fields(
+        {"device": _device_line(None if not gpu.is_available() else 0), "NVRTC": _nvrtc_line()}
+    )
+    title("packages")
+    names = (
+        "numpy",
+        "scipy",
+        "ml_dtypes",
+        "cupy-cuda12x",
+        "cupy-cuda13x",
+        "safetensors",
+        "tokenizers",
+    )
+    show_fields({name: _version(name) for name in names})
+    title("caches")
+    show_fields({room: _cache_line(env.cache_dir(room)) for room in ("kernels", "models")})
+    title("environment")
+    show_fields({v.name: v.get() or "(not set)" for v in env.VARIABLES})
 
 
 def _show_pairs(texts: Sequence[str], vectors: np.ndarray[Any, Any], count: int) -> None:
     for cosine, i, j in nearest_pairs(vectors, count):
-        print(f"  {cosine:6.3f}  {textwrap.shorten(texts[i], _WIDTH - 10, placeholder=' ...')}")
-        print(f"          {textwrap.shorten(texts[j], _WIDTH - 10, placeholder=' ...')}")
+        print(f"  {cosine:6.3f}  {textwrap.shorten(texts[i], WIDTH - 10, placeholder=' ...')}")
+        print(f"          {textwrap.shorten(texts[j], WIDTH - 10, placeholder=' ...')}")
 
 
 def _timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -272,29 +281,3 @@ def _cache_line(path: Path) -> str:
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else []
     entries = len(list(path.iterdir())) if files else 0
     return f"{path} ({entries} entries, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB)"
-
-
-def _title(text: str) -> None:
-    print(f"\n{text}\n{'-' * min(len(text), _WIDTH)}")
-
-
-def _fields(fields: dict[str, str]) -> None:
-    column = max(9, *(len(name) + 2 for name in fields))
-    for name, value in fields.items():
-        indent = " " * (column + 2)
-        print(textwrap.fill(f"  {name:{column}}{value}", _WIDTH, subsequent_indent=indent))
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Show our warnings as one line, without a source position, which would be our own."""
-
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, StofWarning):
-            print(f"stof-cupy: warning: {message}", file=sys.stderr)
-        else:
-            plain(message, category, *where, **more)
-
-    with warnings.catch_warnings():
-        plain, warnings.showwarning = warnings.showwarning, show
-        yield

@@ -20,6 +20,7 @@ __all__ = [
     "GraphError",
     "MaskError",
     "MissingDependencyError",
+    "OutOfBoundsError",
     "ShapeError",
     "StofError",
     "StofWarning",
@@ -55,6 +56,10 @@ class UnsupportedError(StofError, NotImplementedError):
 
 class MaskError(StofError, ValueError):
     """A mask that contradicts itself or the call: not boolean, of another size."""
+
+
+class OutOfBoundsError(StofError, IndexError):
+    """An index beyond the rows, columns or leading axes of a mask."""
 
 
 class GraphError(StofError, ValueError):

@@ -188,6 +188,43 @@ def test_demo_shows_pairs_masks_and_what_ran(model, monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 88 and out.isascii()
 
 
+def test_mask_shows_what_it_keeps(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "x.png"
+    command = ["mask", "longformer:w=256,g=64", "--seq", "4096"]
+    assert main([*command, "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "2,522,816 pairs, density 0.15" in out and "556 full, 118 part, 3,422 empty" in out
+    assert "sliding_window(window=256)" in out and str(picture) in out.replace("\n           ", "")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    whole = picture.read_bytes()
+    assert main([*command, "--plot", str(picture), "--zoom", "0:300,200:500"]) == 0
+    assert picture.read_bytes() != whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--plot", "x.nothing"], "x.nothing, expected one that ends in"),
+        (["--zoom", "0:5,0:5"], "--plot beside it"),
+        (["--plot", "x.png", "--zoom", "5"], "--zoom: got '5', expected Q0:Q1,K0:K1"),
+        (["--plot", "x.png", "--zoom", "0:5,0:101"], "inside of (100, 100)"),
+        (["--seq", "-1"], "(-1, -1)"),
+    ],
+)
+def test_mask_says_what_is_wrong(arguments, message, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["mask", "causal", "--seq", "100", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_mask_names_the_missing_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["mask", "causal", "--seq", "100"]) == 0
+    assert main(["mask", "causal", "--seq", "100", "--plot", "x.png"]) == 1
+    assert "pip install 'stof-cupy[plot]'" in capsys.readouterr().err
+
+
 def test_info(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
     (tmp_path / "models" / "some").mkdir(parents=True)

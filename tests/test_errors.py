@@ -19,6 +19,7 @@ BUILTINS = {
     "DeviceError": RuntimeError,
     "UnsupportedError": NotImplementedError,
     "MaskError": ValueError,
+    "OutOfBoundsError": IndexError,
     "GraphError": ValueError,
     "CheckpointError": ValueError,
     "CheckpointNotFoundError": FileNotFoundError,

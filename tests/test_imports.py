@@ -16,13 +16,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A room may import itself and rooms of a lower layer, nothing beside or above it.
 LAYERS = {
     "errors": 0,
-    **dict.fromkeys(("env", "dtypes"), 1),
+    **dict.fromkeys(("env", "dtypes", "terminal"), 1),
     **dict.fromkeys(("masks", "interop", "jit"), 2),
     "ops": 3,
     **dict.fromkeys(("testing", "graph"), 4),
     "fusion": 5,
     "models": 6,
     "engine": 7,
+    "cli_mask": 7,
     "cli": 8,
 }
 HEAVY = {

@@ -35,17 +35,20 @@ struct Sm80 {
     const u16* v;
     T* out;
     float* lse;  // (batch, heads, seq_q) contiguous, or null
-    const int*
-        row_ptr;  // the mask's lists (stof_cupy/masks/schedule.py); null: every key tile, unmasked
+    // The masks' lists (stof_cupy/masks/schedule.py), those of the distinct masks one after
+    // another.
+    const int* row_ptr;    // null: every key tile, unmasked
     const int* cols;       // key tile of each listed tile
     const int* bitmap_id;  // its bitmap, or -1 for a full tile
     const u64* bitmaps;
     const int* order;       // which query tile each CTA of a head takes
+    const int* mask_of;     // the number of a batch and head's mask; null: number 0
     const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
     i64 q_batch, q_head, q_row;
     i64 k_batch, k_head, k_row;
     i64 v_batch, v_head, v_row;
     i64 out_batch, out_head, out_row;
+    int mask_batch, mask_head;  // strides of mask_of
     int heads, heads_per_kv;
     int seq_q, seq_k;
     int dim_qk, dim_v;
@@ -59,10 +62,11 @@ struct Sm80 {
     const Params& p;
     int i, end, limit;
 
-    __device__ Tiles(const Params& params, int q_tile, int kv_length) : p(params) {
+    // `row` counts the query tiles of all masks before this one, and one more for each mask.
+    __device__ Tiles(const Params& params, i64 row, int kv_length) : p(params) {
       limit = ceil_div(kv_length, kTile);
-      i = (p.row_ptr ? p.row_ptr[q_tile] : 0) - 1;
-      end = p.row_ptr ? p.row_ptr[q_tile + 1] : limit;
+      i = (p.row_ptr ? p.row_ptr[row] : 0) - 1;
+      end = p.row_ptr ? p.row_ptr[row + 1] : limit;
       advance();
     }
     __device__ void advance() {
@@ -238,7 +242,8 @@ struct Sm80 {
     const int slot = blockIdx.x % q_tiles;
     const int head = blockIdx.x / q_tiles % p.heads;
     const i64 batch = blockIdx.x / q_tiles / p.heads;
-    const int q_tile = p.order ? p.order[slot] : slot;
+    const i64 mask = p.mask_of ? p.mask_of[batch * p.mask_batch + head * p.mask_head] : 0;
+    const int q_tile = p.order ? p.order[mask * q_tiles + slot] : slot;
     const int row0 = q_tile * kTile;
     const int kv_length = p.kv_lengths ? max(0, min(p.seq_k, p.kv_lengths[batch])) : p.seq_k;
 
@@ -263,7 +268,7 @@ struct Sm80 {
       ptx::cp_async_commit();
     };
 
-    Tiles tile(p, q_tile, kv_length);
+    Tiles tile(p, mask * (q_tiles + 1) + q_tile, kv_length);
     load_tile<SmemTile, kThreads>(
         smem_q, {p.q + batch * p.q_batch + head * p.q_head + row0 * p.q_row, p.q_row, 1,
                  p.seq_q - row0, p.dim_qk, p.wide_q != 0});

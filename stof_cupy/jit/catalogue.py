@@ -60,11 +60,20 @@ def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
     """Return block-wise attention on mma.sync for `head_dim`, one of :data:`HEAD_DIM_CLASSES`."""
     t = _SHORT[dtype]
     pointers = ["q", "k", "v", "out", "lse"]
-    pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "kv_lengths"]
+    pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of", "kv_lengths"]
     strides = [
         f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")
     ]
-    sizes = ["heads", "heads_per_kv", "seq_q", "seq_k", "dim_qk", "dim_v"]
+    sizes = [
+        "mask_batch",
+        "mask_head",
+        "heads",
+        "heads_per_kv",
+        "seq_q",
+        "seq_k",
+        "dim_qk",
+        "dim_v",
+    ]
     sizes += ["wide_q", "wide_k", "wide_v", "pairs_out"]
     return KernelSpec(
         name=f"attention_sm80_{t}_d{head_dim}",

@@ -23,6 +23,7 @@ __all__ = [
     "popcount",
     "row_words",
     "tile_words",
+    "transpose_words",
     "unpack",
     "unpack_bits",
 ]
@@ -82,6 +83,23 @@ def row_words(words: Words) -> Words:
     """Permute stored words ``(n, 64)`` back into row words; the inverse of `tile_words`."""
     octets = _bytes(words).reshape(len(words), _INNER, _INNER, _INNER)  # tile, j, i, r
     return _words(octets.transpose(0, 2, 3, 1)).reshape(len(words), TILE)
+
+
+def transpose_words(words: Words) -> Words:
+    """Return stored words ``(n, 64)`` of the transposed tiles.
+
+    Examples
+    --------
+    >>> tile = np.tri(64, dtype=bool)[None]
+    >>> bool((transpose_words(pack(tile)) == pack(tile.transpose(0, 2, 1))).all())
+    True
+    """
+    turned: Words = words.reshape(len(words), _INNER, _INNER).transpose(0, 2, 1).copy()
+    # Swap ever larger squares beside the diagonal of each 8x8 inner tile.
+    for shift, chosen in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0xF0F0F0F0)):
+        moved = (turned ^ (turned >> np.uint64(shift))) & np.uint64(chosen)
+        turned ^= moved ^ (moved << np.uint64(shift))
+    return turned.reshape(len(words), TILE)
 
 
 def pack_bits(bits: NDArray[np.bool_]) -> Words:

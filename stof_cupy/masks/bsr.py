@@ -8,23 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, MaskError, UnsupportedError, mismatch
-from stof_cupy.masks import convert
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.bitmap import TILE, Words
+from stof_cupy.masks.blocksize import check_blocksize
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.coerce import array_tiles, require_shape, scipy_tiles, to_tiles
-from stof_cupy.masks.expression import Pattern
+from stof_cupy.masks.construct import construct
+from stof_cupy.masks.expression import Pattern, lower
 from stof_cupy.masks.leaves import Stored
-from stof_cupy.masks.schedule import Schedule
-from stof_cupy.masks.tile_arrays import TileArrays
+from stof_cupy.masks.protocol import SparseProtocol
+from stof_cupy.masks.scheduled import Scheduled
 from stof_cupy.masks.tiles import FULL, Int32s, Tiles, grid
 
 __all__ = ["BsrMask", "as_mask"]
 
-_ARRAY_BYTES = 2**30  # the most that np.asarray(mask) makes without being asked twice
 
-
-class BsrMask(TileArrays):
+class BsrMask(SparseProtocol, Scheduled):
     """Which keys each query may attend to, as block sparse rows of 64x64 tiles.
 
     The format of STOF (arXiv 2506.06095, section 4.2.1). A tile is empty (not listed), full (listed
@@ -33,18 +32,29 @@ class BsrMask(TileArrays):
 
     Parameters
     ----------
-    arg : array, scipy.sparse matrix, BsrMask, Pattern, or tuple
+    arg : array, sparse matrix, BsrMask, Pattern, or tuple
         A boolean array ``(queries, keys)``; anything `as_mask` takes; or one of the tuples of
         ``scipy.sparse.bsr_array``: ``(M, N)``, ``(data, (row, col))``, ``(data, indices, indptr)``.
     shape : tuple of int, optional
         ``(queries, keys)``: checked against `arg`, needed where a tuple leaves it open.
+    dtype : bool, optional
+        If named, a dense array of another type is taken too: what is not 0 is True.
+    copy : bool
+        Accepted for scipy's sake; nothing is shared with the caller's arrays.
+    blocksize : tuple of int, optional
+        ``(R, C)`` of `data`, `indices` and `indptr`, any sizes; the shape need not be whole blocks.
+        Default: that of `arg` if it has blocks, else 64x64. Kernels see 64x64 tiles either way.
 
     Attributes
     ----------
-    indptr : int32 array (query tiles + 1,)
-        Tiles of query tile ``i`` are ``indptr[i]:indptr[i + 1]``.
-    indices : int32 array (tiles,)
-        Key tile of each, ascending within a query tile.
+    indptr : int32 array (block rows + 1,)
+        Blocks of row ``i`` are ``indptr[i]:indptr[i + 1]``.
+    indices : int32 array (blocks,)
+        Block column of each, ascending within a row.
+    data : bool array (blocks, R, C)
+        Made when asked for.
+    load_row_ptr, load_col_idx : int32 arrays (query tiles + 1,), (tiles,)
+        The same as `indptr` and `indices` for the 64x64 tiles.
     bitmap_id : int32 array (tiles,)
         -1 for a full tile, else a row of `bitmaps`.
     bitmaps : uint64 array (distinct, 64)
@@ -64,7 +74,7 @@ class BsrMask(TileArrays):
     --------
     >>> mask = BsrMask(np.tri(130, dtype=bool))
     >>> mask
-    <BsrMask (130, 130): density 0.504, 6 of 9 tiles (3 full, 3 part, 2 bitmaps)>
+    <BsrMask (130, 130): density 0.504; tiles: 3 full, 3 part, 3 empty; 2 bitmaps, 1,088 bytes>
     >>> (mask & ~mask).nnz
     0
     """
@@ -72,27 +82,26 @@ class BsrMask(TileArrays):
     __hash__ = None  # type: ignore[assignment]  # `==` is elementwise
     __array_ufunc__ = None  # `array & mask` must not loop over the elements of the array
 
-    format = "bsr"
-    ndim = 2
-    dtype = np.dtype(np.bool_)
-    blocksize = (TILE, TILE)
-
-    def __init__(self, arg: Any, shape: tuple[int, int] | None = None) -> None:
-        if isinstance(arg, tuple):
-            from scipy.sparse import bsr_array
-
-            try:
-                arg = bsr_array(arg, shape=shape)
-            except (OverflowError, TypeError, ValueError) as error:
-                forms = "(M, N), (data, (row, col)) or (data, indices, indptr)"
-                raise MaskError(mismatch("mask", "a tuple", forms, f"scipy: {error}")) from error
-        self._tiles = _tiles(arg, "mask")
+    def __init__(
+        self,
+        arg: Any,
+        shape: tuple[int, int] | None = None,
+        dtype: Any = None,
+        copy: bool = False,
+        blocksize: tuple[int, int] | None = None,
+    ) -> None:
+        if dtype is not None and np.dtype(dtype) != np.bool_:
+            raise ArgumentError(mismatch("dtype", dtype, "bool", "a mask has no other"))
+        if blocksize is not None:
+            blocksize = check_blocksize(blocksize)
+        self._tiles, self.blocksize = construct(arg, shape, dtype is not None, "mask")
+        self.blocksize = blocksize or self.blocksize
         require_shape(self.shape, shape, "mask")
 
     @classmethod
-    def _of(cls, tiles: Tiles) -> BsrMask:
+    def _of(cls, tiles: Tiles, blocksize: tuple[int, int] = (TILE, TILE)) -> BsrMask:
         mask = cls.__new__(cls)
-        mask._tiles = tiles
+        mask._tiles, mask.blocksize = tiles, blocksize
         return mask
 
     @classmethod
@@ -146,37 +155,6 @@ class BsrMask(TileArrays):
         tiles.check()
         return cls._of(tiles)
 
-    def toarray(self) -> NDArray[np.bool_]:
-        """Return the mask as a boolean array ``(queries, keys)``."""
-        return convert.to_dense(self._tiles)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        elements = self.shape[0] * self.shape[1]
-        if elements > _ARRAY_BYTES:
-            hint = "mask.tocsr() is the sparse form, mask.toarray() means it"
-            raise UnsupportedError(mismatch("array", f"{elements} bytes", "at most 2**30", hint))
-        if copy is False:
-            raise ArgumentError(mismatch("copy", False, "True or None", "the elements are packed"))
-        return self.toarray().astype(dtype or bool, copy=False)
-
-    def tocsr(self) -> Any:
-        """Return the mask as a canonical ``scipy.sparse.csr_array`` of bool."""
-        return convert.to_csr(self._tiles)
-
-    def copy(self) -> BsrMask:
-        """Return the mask; masks do not change, so nothing is copied."""
-        return self
-
-    def check_format(self, full_check: bool = True) -> None:
-        """Raise MaskError unless the arrays are what the class says.
-
-        Parameters
-        ----------
-        full_check : bool
-            Accepted for scipy's sake; the check is always full.
-        """
-        self._tiles.check()
-
     def equals(self, other: Any) -> bool:
         """Whether `other`, anything `as_mask` takes, has the same shape and the same elements.
 
@@ -197,47 +175,48 @@ class BsrMask(TileArrays):
         return Stored(self._tiles)
 
     def __and__(self, other: Any) -> BsrMask:
-        return BsrMask(self._pattern & _operand(other))
+        return NotImplemented if _leads(other) else self._lower(self._pattern & _operand(other))
 
     def __or__(self, other: Any) -> BsrMask:
-        return BsrMask(self._pattern | _operand(other))
+        return NotImplemented if _leads(other) else self._lower(self._pattern | _operand(other))
 
     def __xor__(self, other: Any) -> BsrMask:
-        return BsrMask(self._pattern ^ _operand(other))
+        return NotImplemented if _leads(other) else self._lower(self._pattern ^ _operand(other))
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+    multiply, minimum, maximum = __and__, __and__, __or__
 
     def __invert__(self) -> BsrMask:
-        return BsrMask(~self._pattern)
+        return self._lower(~self._pattern)
 
     def __eq__(self, other: Any) -> BsrMask:  # type: ignore[override]
-        return BsrMask(~(self._pattern ^ _operand(other)))
+        return NotImplemented if _leads(other) else ~(self ^ other)
 
     def __ne__(self, other: Any) -> BsrMask:  # type: ignore[override]
-        return BsrMask(self._pattern ^ _operand(other))
+        return NotImplemented if _leads(other) else self ^ other
+
+    def _lower(self, pattern: Pattern) -> BsrMask:
+        return self._like(lower(pattern))
 
     def __bool__(self) -> bool:
         hint = "`==` compares element by element, as in scipy"
         raise ArgumentError(mismatch("truth value", "a mask", "a.equals(b), or mask.nnz", hint))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the caches: a schedule holds a lock and device arrays."""
-        return {"_tiles": self._tiles}
+    def _scheduled(self) -> tuple[Tiles, int]:
+        return self._tiles, 0
 
-    def schedule(self) -> Schedule:
-        """Return the work lists of this mask; built on the first call, kept for the next ones."""
-        return self._schedule
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the tiles, or the elements of a region: `stof_cupy.masks.plot`."""
+        from stof_cupy.masks.drawing import plot
 
-    @cached_property
-    def _schedule(self) -> Schedule:
-        return Schedule.of(self._tiles)
+        return plot(self, ax, **options)
 
     def __repr__(self) -> str:
         rows, cols = grid(self.shape)
         full = int((self.bitmap_id == FULL).sum())
-        tiles = f"{full} full, {self.ntiles - full} part, {len(self.bitmaps)} bitmaps"
-        listed = f"{self.ntiles} of {rows * cols} tiles"
-        return f"<BsrMask {self.shape}: density {self.density:.3g}, {listed} ({tiles})>"
+        tiles = f"{full} full, {self.ntiles - full} part, {rows * cols - self.ntiles} empty"
+        stored = f"{len(self.bitmaps)} bitmaps, {self.nbytes:,} bytes"
+        return f"<BsrMask {self.shape}: density {self.density:.3g}; tiles: {tiles}; {stored}>"
 
 
 def as_mask(obj: Any, shape: tuple[int, int] | None = None, name: str = "mask") -> BsrMask:
@@ -272,7 +251,16 @@ def as_mask(obj: Any, shape: tuple[int, int] | None = None, name: str = "mask") 
 
 
 def _tiles(obj: Any, name: str) -> Tiles:
+    if _leads(obj):
+        raise ShapeError(mismatch(name, obj.shape, "(queries, keys)", "stack[batch, head] is one"))
     return obj._tiles if isinstance(obj, BsrMask) else to_tiles(obj, name)
+
+
+def _leads(obj: Any) -> bool:
+    """Whether `obj` is a stack of masks, whose operators then serve."""
+    from stof_cupy.masks.mask_stack import MaskStack
+
+    return isinstance(obj, MaskStack)
 
 
 def _operand(obj: Any) -> Pattern:

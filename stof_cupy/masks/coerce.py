@@ -42,7 +42,7 @@ def array_tiles(array: NDArray[Any], name: str) -> Tiles:
         hint = "its mask would be lost: array.filled(value)"
         raise DTypeError(mismatch(name, "a masked array", "a plain one", hint))
     if array.ndim != 2:
-        hint = "one mask serves every batch and head"
+        hint = "masks.stack makes masks with leading axes"
         raise ShapeError(mismatch(name, array.shape, "(queries, keys)", hint))
     if array.dtype != np.bool_:
         hint = "True = may attend: `array != 0`, or `array == 0` for an additive mask of 0 and -inf"
@@ -51,12 +51,15 @@ def array_tiles(array: NDArray[Any], name: str) -> Tiles:
 
 
 def scipy_tiles(obj: Any, name: str, expected: str = "a scipy.sparse matrix or array") -> Tiles:
-    """Return the tiles of a scipy.sparse matrix or array; raises as `to_tiles` does."""
+    """Return the tiles of a sparse matrix of scipy or cupyx; raises as `to_tiles` does."""
     # Such an object cannot exist before its module is loaded, so this never loads it.
-    sparse = sys.modules.get("scipy.sparse")
-    if sparse is None or not sparse.issparse(obj):
-        raise DTypeError(mismatch(name, type(obj).__name__, expected))
-    return convert.from_scipy(obj)
+    for module in ("scipy.sparse", "cupyx.scipy.sparse"):
+        sparse = sys.modules.get(module)
+        if sparse is not None and sparse.issparse(obj):
+            if obj.ndim != 2:
+                raise ShapeError(mismatch(name, obj.shape, "(queries, keys)"))
+            return convert.from_scipy(obj.get() if module.startswith("cupyx") else obj)
+    raise DTypeError(mismatch(name, type(obj).__name__, expected))
 
 
 def require_shape(got: tuple[int, int], expected: tuple[int, ...] | None, name: str) -> None:

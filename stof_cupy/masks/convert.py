@@ -22,7 +22,7 @@ from stof_cupy.masks.tiles import (
     grid,
 )
 
-__all__ = ["from_dense", "from_scipy", "to_csr", "to_dense"]
+__all__ = ["Lists", "from_dense", "from_scipy", "strip_of", "to_csr", "to_dense"]
 
 _CHUNK = 1 << 20  # sparse elements converted at a time
 
@@ -32,7 +32,7 @@ def from_dense(array: NDArray[np.bool_]) -> Tiles:
     shape = check_shape(array.shape, "array")
     rows, cols = grid(shape)
     strip = np.zeros((TILE, cols * TILE), bool)
-    lists = _Lists()
+    lists = Lists()
     for row in range(rows):
         part = array[row * TILE : (row + 1) * TILE]
         strip[: len(part), : shape[1]] = part
@@ -59,7 +59,7 @@ def from_scipy(matrix: Any) -> Tiles:
     csr.eliminate_zeros()
     rows, cols = grid(shape)
     ends = csr.indptr[np.minimum(np.arange(1, rows + 1) * TILE, shape[0])].astype(np.int64)
-    lists = _Lists()
+    lists = Lists()
     row = start = 0
     while row < rows:
         # As many whole rows of tiles as a chunk holds, at least one.
@@ -103,7 +103,7 @@ def _scatter(queries: Int64s, keys: Int64s, cols: int) -> tuple[Int64s, Words]:
     return tiles, words
 
 
-class _Lists:
+class Lists:
     """Tiles gathered in ascending order, chunk by chunk."""
 
     def __init__(self) -> None:
@@ -112,16 +112,18 @@ class _Lists:
         self._table = BitmapTable()
 
     def add(self, keys: Int64s, rows: Words) -> None:
+        """Append tiles `keys`, int64 ``(n,)``, and their row words ``(n, 64)``."""
         self._keys.append(keys)
         self._ids.append(self._table.add(tile_words(rows)))
 
     def assemble(self, shape: tuple[int, int]) -> Tiles:
+        """Return the tiles added so far as those of a mask of `shape`."""
         keys = np.concatenate([np.zeros(0, np.int64), *self._keys])
         ids = np.concatenate([np.zeros(0, np.int32), *self._ids])
         return assemble(shape, keys, ids, self._table.words())
 
 
-def _strip(tiles: Tiles, row: int) -> tuple[Int32s, Words]:
+def strip_of(tiles: Tiles, row: int) -> tuple[Int32s, Words]:
     """Return tile columns ``(n,)`` and row words ``(n, 64)`` of one row of tiles."""
     listed = slice(tiles.indptr[row], tiles.indptr[row + 1])
     cols, ids = tiles.indices[listed], tiles.bitmap_id[listed]
@@ -136,7 +138,7 @@ def to_dense(tiles: Tiles) -> NDArray[np.bool_]:
     array = np.empty(tiles.shape, bool)
     for row in range(rows):
         strip = np.zeros((TILE, cols), np.uint64)
-        listed, words = _strip(tiles, row)
+        listed, words = strip_of(tiles, row)
         strip[:, listed] = words.T
         part = array[row * TILE : (row + 1) * TILE]
         part[...] = unpack_bits(strip).reshape(TILE, cols * TILE)[: len(part), : tiles.shape[1]]
@@ -153,7 +155,7 @@ def to_csr(tiles: Tiles) -> Any:
     counts = np.zeros(grid(tiles.shape)[0] * TILE, np.int64)
     at = 0
     for row in range(grid(tiles.shape)[0]):
-        listed, words = _strip(tiles, row)
+        listed, words = strip_of(tiles, row)
         query, tile = words.T.nonzero()  # only words with a bit are unpacked
         word, col = unpack_bits(words[tile, query]).nonzero()
         indices[at : at + len(col)] = listed[tile[word]] * index(TILE) + col

@@ -56,7 +56,8 @@ class Pattern(ABC):
     >>> window
     <Pattern (1000, 1000): (sliding_window(window=100) & causal())>
     >>> window.tobsr()
-    <BsrMask (1000, 1000): density 0.0959, 45 of 256 tiles (0 full, 45 part, 5 bitmaps)>
+    <BsrMask (1000, 1000): density 0.0959;
+    tiles: 0 full, 45 part, 211 empty; 5 bitmaps, 2,988 bytes>
     """
 
     __array_ufunc__ = None  # `array & pattern` must not loop over the elements of the array
@@ -103,6 +104,84 @@ class Pattern(ABC):
         """Return the mask as a boolean array of its shape."""
         return self.tobsr().toarray()
 
+    def crop(self, queries: tuple[int, int], keys: tuple[int, int]) -> Pattern:
+        """Return the part for some queries and keys; ``pattern[a:b, c:d]`` is the same.
+
+        Parameters
+        ----------
+        queries, keys : tuple of int
+            First position, and the one after the last.
+
+        Raises
+        ------
+        ArgumentError
+            If a range is not inside of the shape.
+
+        Examples
+        --------
+        >>> from stof_cupy import masks
+        >>> masks.causal(1000).crop((990, 1000), (0, 995)).nnz
+        9940
+        """
+        from stof_cupy.masks.view import window
+
+        for name, (start, stop), size in zip(
+            ("queries", "keys"), (queries, keys), self.shape, strict=True
+        ):
+            if not 0 <= start <= stop <= size:
+                raise ArgumentError(mismatch(name, (start, stop), f"0 <= start <= stop <= {size}"))
+        (top, bottom), (left, right) = queries, keys
+        label = f"{self._label}[{top}:{bottom}, {left}:{right}]"
+        return window(self, (top, left), (bottom - top, right - left), label)
+
+    def shift(self, queries: int, keys: int, shape: tuple[int, int] | None = None) -> Pattern:
+        """Move the mask: element (q, k) of it becomes element ``(q + queries, k + keys)``.
+
+        Parameters
+        ----------
+        queries, keys : int
+            How far, of either sign. What leaves the shape is lost, what enters is False.
+        shape : tuple of int, optional
+            ``(queries, keys)`` of the result, default the same shape: a pattern for a part of the
+            sequence becomes one for the whole.
+
+        Raises
+        ------
+        ArgumentError
+            If `queries` or `keys` is not an integer.
+
+        Examples
+        --------
+        Eight image tokens after three text tokens:
+
+        >>> from stof_cupy import masks
+        >>> image = masks.neighborhood((2, 4), window=(1, 3)).shift(3, 3, shape=(11, 11))
+        >>> text = masks.causal(3).shift(0, 0, shape=(11, 11))
+        >>> (image | text).nnz == image.nnz + text.nnz
+        True
+        """
+        from stof_cupy.masks.view import window
+
+        for name, by in (("queries", queries), ("keys", keys)):
+            if not isinstance(by, int | np.integer):
+                raise ArgumentError(mismatch(name, repr(by), "an integer"))
+        label = f"{self._label}.shift({queries}, {keys})"
+        return window(self, (-queries, -keys), self.shape if shape is None else shape, label)
+
+    def __getitem__(self, index: tuple[slice, slice]) -> Pattern:
+        both = index if isinstance(index, tuple) else (index, slice(None))
+        if len(both) != 2 or not all(isinstance(i, slice) and i.step in (None, 1) for i in both):
+            raise ArgumentError(mismatch("index", index, "two slices of step 1"))
+        ends = (i.indices(size)[:2] for i, size in zip(both, self.shape, strict=True))
+        queries, keys = ((start, max(start, stop)) for start, stop in ends)
+        return self.crop(queries, keys)
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the tiles, or the elements of a region: `stof_cupy.masks.plot`."""
+        from stof_cupy.masks.drawing import plot
+
+        return plot(self, ax, **options)
+
     def __and__(self, other: Any) -> Pattern:
         return self._combined(other, "&")
 
@@ -115,12 +194,13 @@ class Pattern(ABC):
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def _combined(self, other: Any, symbol: str) -> Pattern:
-        """Combine with anything `as_mask` takes; a `BsrMask` does it itself and stays one."""
+        """Combine with anything `as_mask` takes; masks and stacks do it themselves and stay so."""
         if isinstance(other, Pattern):
             return _Binary(self, other, symbol)
         from stof_cupy.masks.bsr import BsrMask, as_mask
+        from stof_cupy.masks.mask_stack import MaskStack
 
-        if isinstance(other, BsrMask):
+        if isinstance(other, BsrMask | MaskStack):
             return NotImplemented  # type: ignore[no-any-return]
         return _Binary(self, as_mask(other, name="operand")._pattern, symbol)
 

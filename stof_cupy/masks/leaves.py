@@ -11,7 +11,7 @@ from stof_cupy.masks.expression import Leaf
 from stof_cupy.masks.runs import Runs
 from stof_cupy.masks.tiles import FULL, Int64s, Tiles, check_count, grid
 
-__all__ = ["Blocks", "Columns", "Intervals", "Stored"]
+__all__ = ["Blocks", "Columns", "Diagonals", "Intervals", "Stored"]
 
 
 class Intervals(Leaf):
@@ -88,8 +88,55 @@ class Columns(Leaf):
         return np.broadcast_to(self._words[cols][:, None], (len(cols), TILE))
 
 
+class Diagonals(Leaf):
+    """Query ``q`` sees key ``k`` if the difference ``k - q`` is flagged (a Toeplitz mask).
+
+    A tile depends on its diagonal alone, so all of them are classified in one pass over the flags.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(queries, keys)``.
+    flags : bool array (queries + keys - 1,)
+        Entry ``k - q + queries - 1``; of any length if a side is 0.
+    """
+
+    def __init__(self, shape: tuple[int, int], label: str, flags: NDArray[np.bool_]) -> None:
+        super().__init__(shape, label)
+        rows, cols = grid(self.shape)
+        first = rows * TILE - self.shape[0] + 1  # entry 0 of a word: the difference -64 * rows
+        bits = np.zeros(((rows + cols), TILE), bool)
+        if rows and cols:
+            bits.reshape(-1)[first : first + len(flags)] = flags
+        self._words = pack_bits(bits)
+        bits.reshape(-1)[:first] = True  # differences out of bounds leave a tile full
+        bits.reshape(-1)[first + len(flags) :] = True
+        self._full: NDArray[np.bool_] = np.stack([bits.all(axis=1), bits[:, 1:].all(axis=1)])
+
+    def _classify(self) -> Runs:
+        rows, cols = grid(self.shape)
+        if not rows * cols:
+            return Runs.from_row((rows, cols), np.zeros(cols, np.uint8))
+        # Differences in a tile: a whole word, and all but the lowest bit of the word before.
+        some = ((self._words[:-1] & ~LOW_BITS[1]) | self._words[1:]) != 0
+        full = self._full[1, :-1] & self._full[0, 1:]
+        states = np.where(full, runs.FULL, np.where(some, runs.PART, runs.EMPTY)).astype(np.uint8)
+        diagonals = Runs.of((1, len(states)), np.arange(len(states), dtype=np.int64), states)
+        low = np.arange(rows - 1, -1, -1, dtype=np.int64)
+        return Runs.from_slices((rows, cols), diagonals, low, low + cols)
+
+    def _bits(self, rows: Int64s, cols: Int64s) -> Words:
+        at = grid(self.shape)[0] + cols - rows
+        words = np.empty((len(rows), TILE), np.uint64)
+        words[:, 0] = self._words[at]
+        shift = np.arange(1, TILE, dtype=np.uint64)
+        before, after = self._words[at - 1, None], self._words[at, None]
+        words[:, 1:] = (before >> (np.uint64(TILE) - shift)) | (after << shift)
+        return words
+
+
 class Blocks(Leaf):
-    """Listed square blocks of any size are kept whole.
+    """Listed blocks of any size are kept whole.
 
     Parameters
     ----------
@@ -97,23 +144,28 @@ class Blocks(Leaf):
         ``(queries, keys)``.
     block_rows, block_cols : int64 arrays (n,)
         Block coordinates in units of `block`, each inside the shape; repeats are allowed.
-    block : int
+    block : tuple of int
         Rows and columns of a block.
     """
 
     def __init__(
-        self, shape: tuple[int, int], label: str, block_rows: Int64s, block_cols: Int64s, block: int
+        self,
+        shape: tuple[int, int],
+        label: str,
+        block_rows: Int64s,
+        block_cols: Int64s,
+        block: tuple[int, int],
     ) -> None:
         super().__init__(shape, label)
         self._block = block
-        self._width = -(-self.shape[1] // block)
-        self._listed = np.unique(block_rows * self._width + block_cols)
+        self._width = -(-self.shape[1] // block[1])
+        self._listed = runs.merged(block_rows * self._width + block_cols)
 
     def _classify(self) -> Runs:
         rows, cols = grid(self.shape)
         block_rows, block_cols = np.divmod(self._listed, max(self._width, 1))
-        top, bottom = self._extent(block_rows, self.shape[0])
-        left, right = self._extent(block_cols, self.shape[1])
+        top, bottom = self._extent(block_rows, 0)
+        left, right = self._extent(block_cols, 1)
         # One span per listed block and tile row that it touches.
         heights = -(-bottom // TILE) - top // TILE
         check_count("mask", int(heights.sum()))  # a span is a tile or more
@@ -129,25 +181,26 @@ class Blocks(Leaf):
         must = must_start, np.where(whole, np.maximum(must_start, base + last), must_start)
         return Runs.from_spans((rows, cols), may, must)
 
-    def _extent(self, blocks: Int64s, size: int) -> tuple[Int64s, Int64s]:
-        return blocks * self._block, np.minimum(blocks * self._block + self._block, size)
+    def _extent(self, blocks: Int64s, axis: int) -> tuple[Int64s, Int64s]:
+        size = self._block[axis]
+        return blocks * size, np.minimum(blocks * size + size, self.shape[axis])
 
     def _bits(self, rows: Int64s, cols: Int64s) -> Words:
         # A tile meets few blocks: look those up, then spread them over the elements.
-        inner = np.arange(TILE, dtype=np.int64)
-        near = np.arange((TILE - 1) // self._block + 2, dtype=np.int64)
-        first_row, first_col = rows * TILE // self._block, cols * TILE // self._block
-        met_rows, met_cols = (
-            (first_row[:, None] + near)[:, :, None],
-            (first_col[:, None] + near)[:, None, :],
-        )
-        wanted = met_rows * self._width + met_cols
+        met_row, near_rows = self._met(rows, 0)
+        met_col, near_cols = self._met(cols, 1)
+        wanted = near_rows[:, :, None] * self._width + near_cols[:, None, :]
         at = np.minimum(np.searchsorted(self._listed, wanted), len(self._listed) - 1)
-        kept = (self._listed[at] == wanted) & (met_cols < self._width)
-        row = (rows[:, None] * TILE + inner) // self._block - first_row[:, None]
-        col = (cols[:, None] * TILE + inner) // self._block - first_col[:, None]
-        tiles = kept[np.arange(len(rows))[:, None, None], row[:, :, None], col[:, None, :]]
-        return pack_bits(tiles)
+        kept = (self._listed[at] == wanted) & (near_cols < self._width)[:, None, :]
+        tile = np.arange(len(rows))[:, None, None]
+        return pack_bits(kept[tile, met_row[:, :, None], met_col[:, None, :]])
+
+    def _met(self, tiles: Int64s, axis: int) -> tuple[Int64s, Int64s]:
+        """Return for each element of a tile which block it is in, and those blocks."""
+        size = self._block[axis]
+        first = (tiles * TILE // size)[:, None]
+        element = (tiles[:, None] * TILE + np.arange(TILE)) // size
+        return element - first, first + np.arange((TILE - 1) // size + 2)
 
 
 class Stored(Leaf):

@@ -1,4 +1,4 @@
-"""The named attention patterns, each a `Pattern`; combine them with ``&``, ``|``, ``^`` and ``~``.
+"""Patterns of positions: causal, windows, chunks. Combine them with ``&``, ``|``, ``^`` and ``~``.
 
 True means "may attend"; ``q`` and ``k`` are positions of a query and a key. Nothing of the size of
 the mask is built here, and nothing of the size of its elements later either: `Pattern.tobsr` makes
@@ -8,19 +8,24 @@ at most 2**26 queries and keys (UnsupportedError beyond).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import numpy as np
-from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks.bitmap import TILE
-from stof_cupy.masks.check import at_least, check_positions, check_shape, flag, integers
+from stof_cupy.masks.check import at_least, check_shape, flag
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Blocks, Columns, Intervals
+from stof_cupy.masks.leaves import Blocks, Diagonals, Intervals
+from stof_cupy.masks.positions import Align, Positions
 
-__all__ = ["causal", "document", "full", "global_tokens", "longformer", "sliding_window"]
+__all__ = [
+    "causal",
+    "chunked",
+    "dilated",
+    "full",
+    "prefix_lm",
+    "sink_window",
+    "sliding_window",
+]
 
 
 def full(sq: int, sk: int | None = None) -> Pattern:
@@ -38,12 +43,10 @@ def full(sq: int, sk: int | None = None) -> Pattern:
     """
     shape = check_shape((sq, sq if sk is None else sk))
     none = np.zeros(0, np.int64)
-    return (~Blocks(shape, "no block", none, none, TILE))._named("full()")
+    return (~Blocks(shape, "no block", none, none, (TILE, TILE)))._named("full()")
 
 
-def causal(
-    sq: int, sk: int | None = None, *, align: Literal["top-left", "bottom-right"] | None = None
-) -> Pattern:
+def causal(sq: int, sk: int | None = None, *, align: Align | None = None) -> Pattern:
     """Query ``q`` sees keys up to its own position.
 
     Parameters
@@ -65,28 +68,32 @@ def causal(
     >>> causal(1, 5, align="top-left").nnz, causal(1, 5, align="bottom-right").nnz
     (1, 5)
     """
-    queries, keys = check_positions((sq, sq if sk is None else sk))
-    if align not in ("top-left", "bottom-right") and (align is not None or queries != keys):
-        hint = f"the mask has {queries} queries and {keys} keys"
-        raise ArgumentError(mismatch("align", repr(align), "'top-left' or 'bottom-right'", hint))
-    shift = keys - queries if align == "bottom-right" else 0
-    stop = np.arange(queries) + (1 + shift)
-    label = "causal()" if queries == keys else f"causal(align={align!r})"
-    return Intervals((queries, keys), label, np.zeros(queries, np.int64), stop)
+    at = Positions(sq, sk, align)
+    return Intervals(at.shape, f"causal({at.label[2:]})", np.zeros_like(at.q), at.q + 1)
 
 
-def sliding_window(s: int, *, window: int, causal: bool = False) -> Pattern:
+def sliding_window(
+    sq: int,
+    sk: int | None = None,
+    *,
+    window: int | tuple[int, int],
+    causal: bool = False,
+    align: Align | None = None,
+) -> Pattern:
     """Query ``q`` sees keys with ``|q - k| <= window``, or ``0 <= q - k <= window`` if causal.
 
     Parameters
     ----------
-    s : int
-        Queries and keys.
-    window : int
-        Reach to each side, 0 or more: Hugging Face's ``attention_window`` is ``2 * window``, and a
-        model that keeps ``q - k < w`` has ``window = w - 1``.
+    sq, sk : int
+        Queries and keys; `sk` defaults to `sq`.
+    window : int or tuple of int
+        Reach to each side, or back and ahead: ``-ahead <= q - k <= back``, each 0 or more. Hugging
+        Face's ``attention_window`` is ``2 * window``, and a model that keeps ``q - k < w`` has
+        ``window = w - 1``.
     causal : bool
         Whether to look back only.
+    align : {"top-left", "bottom-right"}, optional
+        Where the diagonal lies if ``sq != sk``, see `causal`.
 
     Raises
     ------
@@ -100,114 +107,185 @@ def sliding_window(s: int, *, window: int, causal: bool = False) -> Pattern:
            [1, 1, 1, 0],
            [0, 1, 1, 1],
            [0, 0, 1, 1]])
+    >>> sliding_window(3, window=(1, 0))  # back and ahead
+    <Pattern (3, 3): sliding_window(window=(1, 0))>
     """
-    shape = check_positions((s, s))
-    reach, causal = at_least(0, "window", window), flag("causal", causal)
-    q = np.arange(shape[0])
-    label = f"sliding_window(window={reach}{', causal=True' if causal else ''})"
-    reach = min(reach, shape[0])  # no integer overflows
-    return Intervals(shape, label, q - reach, q + (1 if causal else 1 + reach))
+    at = Positions(sq, sk, align)
+    both = window if isinstance(window, tuple) else (window, window)
+    if len(both) != 2:
+        raise ArgumentError(mismatch("window", repr(window), "an integer, or (back, ahead)"))
+    back, ahead = (at_least(0, "window", reach) for reach in both)
+    causal = flag("causal", causal)
+    shown = (back, ahead) if isinstance(window, tuple) else back
+    label = f"sliding_window(window={shown}{', causal=True' if causal else ''}{at.label})"
+    start = at.q - _reach(at, back)
+    stop = at.q + 1 + (0 if causal else _reach(at, ahead))
+    return Intervals(at.shape, label, start, stop)
 
 
-def global_tokens(s: int, tokens: int | Sequence[int] | NDArray[np.integer]) -> Pattern:
-    """Global tokens see every key and are seen by every query.
-
-    Parameters
-    ----------
-    s : int
-        Queries and keys.
-    tokens : int or sequence of int
-        How many tokens at the start are global, at most all of them; or their positions.
-
-    Raises
-    ------
-    ArgumentError
-        If a count is negative or a position lies outside of ``[0, s)``.
-    DTypeError
-        If positions are not integers.
-
-    Examples
-    --------
-    >>> global_tokens(4, [1]).toarray().astype(int)
-    array([[0, 1, 0, 0],
-           [1, 1, 1, 1],
-           [0, 1, 0, 0],
-           [0, 1, 0, 0]])
-    """
-    shape = check_positions((s, s))
-    flags = np.zeros(shape[0], bool)
-    if isinstance(tokens, int | np.integer):
-        flags[: at_least(0, "tokens", int(tokens))] = True
-        label = f"global_tokens({tokens})"
-    else:
-        positions = integers("tokens", tokens)
-        if ((positions < 0) | (positions >= shape[0])).any():
-            raise ArgumentError(
-                mismatch("tokens", positions, f"positions from 0 to {shape[0] - 1}")
-            )
-        flags[positions] = True
-        label = f"global_tokens(<{len(positions)} positions>)"
-    rows = Intervals(shape, label, np.zeros(shape[0], np.int64), flags * shape[1])
-    return (rows | Columns(shape, "its columns", flags))._named(label)
+def _reach(at: Positions, distance: int) -> int:
+    """Return `distance`, or the longest one there is, so that no integer overflows."""
+    return min(distance, sum(at.shape))
 
 
-def longformer(
-    s: int, *, window: int, global_tokens: int | Sequence[int] | NDArray[np.integer]
+def dilated(
+    sq: int,
+    sk: int | None = None,
+    *,
+    window: int,
+    dilation: int,
+    causal: bool = False,
+    align: Align | None = None,
 ) -> Pattern:
-    """Sliding window and global tokens (Longformer, arXiv 2004.05150).
+    """Sliding window with gaps: ``q - k = n * dilation`` with ``|n| <= window``.
+
+    The dilated sliding window of Longformer (arXiv 2004.05150, section 3.1).
 
     Parameters
     ----------
-    s : int
-        Queries and keys.
+    sq, sk : int
+        Queries and keys; `sk` defaults to `sq`.
     window : int
-        Reach to each side, see `sliding_window`.
-    global_tokens : int or sequence of int
-        How many at the start, or their positions, see `stof_cupy.masks.global_tokens`.
-
-    Examples
-    --------
-    >>> longformer(100, window=3, global_tokens=2).nnz
-    1070
-    """
-    return sliding_window(s, window=window) | _global_tokens(s, global_tokens)
-
-
-_global_tokens = global_tokens  # `longformer` has a parameter of that name
-
-
-def document(lengths: Sequence[int] | NDArray[np.integer], *, causal: bool = False) -> Pattern:
-    """Documents packed one after another; a token sees its own document only.
-
-    Parameters
-    ----------
-    lengths : sequence of int
-        Tokens of each document, 0 or more; the mask has their sum as queries and keys.
+        Keys seen on each side, 0 or more.
+    dilation : int
+        Step from one to the next, 1 or more; 1 is `sliding_window`.
     causal : bool
-        Whether a token sees only itself and those before it.
+        Whether to look back only.
+    align : {"top-left", "bottom-right"}, optional
+        Where the diagonal lies if ``sq != sk``, see `causal`.
 
     Raises
     ------
     ArgumentError
-        If a length is negative, or `causal` neither True nor False.
-    DTypeError
-        If they are not integers.
+        If `window` is negative or `dilation` less than 1.
 
     Examples
     --------
-    >>> document([2, 1]).toarray().astype(int)
-    array([[1, 1, 0],
-           [1, 1, 0],
-           [0, 0, 1]])
+    >>> dilated(6, window=1, dilation=2).toarray()[3].astype(int)
+    array([0, 1, 0, 1, 0, 1])
     """
-    sizes, causal = integers("lengths", lengths), flag("causal", causal)
-    if (sizes < 0).any():
-        raise ArgumentError(mismatch("lengths", sizes, "0 or more tokens each"))
-    total = sum(sizes.tolist())  # of Python ints: an int64 sum wraps
-    shape = check_positions((total, total))
-    ends = np.cumsum(sizes)
-    start = np.repeat(ends - sizes, sizes)
-    stop = np.arange(1, total + 1) if causal else np.repeat(ends, sizes)
-    return Intervals(
-        shape, f"document(<{len(sizes)}>{', causal=True' if causal else ''})", start, stop
-    )
+    at = Positions(sq, sk, align)
+    count, step = at_least(0, "window", window), at_least(1, "dilation", dilation)
+    causal = flag("causal", causal)
+    label = f"dilated(window={count}, dilation={step}{', causal=True' if causal else ''}{at.label})"
+    step = _reach(at, step)
+    distance = at.differences()
+    kept = (distance % max(step, 1) == 0) & (abs(distance) <= _reach(at, count * step))
+    return Diagonals(at.shape, label, kept & (distance <= 0) if causal else kept)
+
+
+def prefix_lm(
+    sq: int, sk: int | None = None, *, prefix: int, align: Align | None = None
+) -> Pattern:
+    """Query ``q`` sees the first `prefix` keys and those up to its own position.
+
+    Parameters
+    ----------
+    sq, sk : int
+        Queries and keys; `sk` defaults to `sq`.
+    prefix : int
+        Keys that everybody sees, so that the prefix sees all of itself; 0 is `causal`.
+    align : {"top-left", "bottom-right"}, optional
+        Where the diagonal lies if ``sq != sk``, see `causal`.
+
+    Raises
+    ------
+    ArgumentError
+        If `prefix` is negative.
+
+    Examples
+    --------
+    >>> prefix_lm(4, prefix=2).toarray().astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+    at = Positions(sq, sk, align)
+    seen = at_least(0, "prefix", prefix)
+    stop = np.maximum(at.q + 1, min(seen, at.shape[1]))
+    return Intervals(at.shape, f"prefix_lm(prefix={seen}{at.label})", np.zeros_like(stop), stop)
+
+
+def sink_window(
+    sq: int, sk: int | None = None, *, sinks: int, window: int, align: Align | None = None
+) -> Pattern:
+    """Causal window and the first keys (StreamingLLM, arXiv 2309.17453).
+
+    Parameters
+    ----------
+    sq, sk : int
+        Queries and keys; `sk` defaults to `sq`.
+    sinks : int
+        Keys at the start that every later query sees.
+    window : int
+        Reach back: ``0 <= q - k <= window``.
+    align : {"top-left", "bottom-right"}, optional
+        Where the diagonal lies if ``sq != sk``, see `causal`.
+
+    Raises
+    ------
+    ArgumentError
+        If `sinks` or `window` is negative.
+
+    Examples
+    --------
+    >>> sink_window(5, sinks=1, window=1).toarray()[4].astype(int)
+    array([1, 0, 0, 1, 1])
+    """
+    at = Positions(sq, sk, align)
+    first = at_least(0, "sinks", sinks)
+    near = sliding_window(sq, sk, window=window, causal=True, align=align)
+    label = f"sink_window(sinks={first}, window={window}{at.label})"
+    stop = np.minimum(at.q + 1, min(first, at.shape[1]))
+    return (near | Intervals(at.shape, "sinks", np.zeros_like(stop), stop))._named(label)
+
+
+def chunked(
+    sq: int,
+    sk: int | None = None,
+    *,
+    chunk: int,
+    before: int = 0,
+    after: int = 0,
+    causal: bool = False,
+    align: Align | None = None,
+) -> Pattern:
+    """Query ``q`` sees its own chunk of the sequence, and some before and after it.
+
+    Block-local attention: the chunked attention of Llama 4, and, with one chunk before and after,
+    the local attention of LongT5 and Reformer.
+
+    Parameters
+    ----------
+    sq, sk : int
+        Queries and keys; `sk` defaults to `sq`.
+    chunk : int
+        Positions in a chunk, 1 or more.
+    before, after : int
+        Neighbouring chunks seen as well.
+    causal : bool
+        Whether to see no key after the query.
+    align : {"top-left", "bottom-right"}, optional
+        Where the diagonal lies if ``sq != sk``, see `causal`.
+
+    Raises
+    ------
+    ArgumentError
+        If `chunk` is less than 1, or `before` or `after` negative.
+
+    Examples
+    --------
+    >>> chunked(5, chunk=2, before=1, causal=True).toarray()[3].astype(int)
+    array([1, 1, 1, 1, 0])
+    """
+    at = Positions(sq, sk, align)
+    size, causal = at_least(1, "chunk", chunk), flag("causal", causal)
+    back, ahead = at_least(0, "before", before), at_least(0, "after", after)
+    more = f"{f', before={back}' if back else ''}{f', after={ahead}' if ahead else ''}"
+    label = f"chunked(chunk={size}{more}{', causal=True' if causal else ''}{at.label})"
+    size = max(_reach(at, size), 1)
+    own, most = at.q // size, sum(at.shape) // size + 1
+    start = (own - min(back, most)) * size
+    stop = (own + 1 + min(ahead, most)) * size
+    return Intervals(at.shape, label, start, np.minimum(stop, at.q + 1) if causal else stop)

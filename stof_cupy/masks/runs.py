@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.masks.tiles import Int64s, check_count
 
-__all__ = ["EMPTY", "FULL", "PART", "Runs", "exclusive"]
+__all__ = ["EMPTY", "FULL", "PART", "Runs", "States", "agreed", "exclusive", "merged"]
 
 States = NDArray[np.uint8]
 
@@ -71,7 +71,7 @@ class Runs:
         (array([0, 2, 4, 6, 8]), array([0, 1, 2, 1, 0], dtype=uint8))
         """
         total = grid[0] * grid[1]
-        starts = np.unique(np.concatenate([np.zeros(1, np.int64), *may, *must]))
+        starts = merged(np.zeros(1, np.int64), *may, *must)
         starts = starts[starts < total]
         states = np.where(
             _covered(starts, *must), FULL, np.where(_covered(starts, *may), PART, EMPTY)
@@ -107,13 +107,59 @@ class Runs:
         starts = np.arange(grid[0], dtype=np.int64)[:, None] * grid[1] + row.starts
         return cls.of(grid, starts.ravel(), np.tile(row.states, grid[0]))
 
+    @classmethod
+    def from_slices(
+        cls, grid: tuple[int, int], source: Runs, low: Int64s, high: Int64s, col: int = 0
+    ) -> Runs:
+        """Build runs whose tile rows are slices of another mask's tiles.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            ``(query tiles, key tiles)``, neither 0.
+        source : Runs
+            Where the states come from.
+        low, high : int64 arrays (query tiles,)
+            Row ``i`` takes tiles ``[low[i], high[i])`` of `source`; none of the slices is empty.
+        col : int
+            Column of a slice's first tile; columns to its left are like it, and columns to the
+            right of the slice like its last tile.
+
+        Examples
+        --------
+        >>> source = Runs((1, 9), np.array([0, 2, 5]), np.array([0, 1, 2], np.uint8))
+        >>> runs = Runs.from_slices((2, 4), source, np.array([1, 4]), np.array([5, 6]))
+        >>> runs.starts, runs.states
+        (array([0, 1, 5]), array([0, 1, 2], dtype=uint8))
+        """
+        first = np.searchsorted(source.starts, low, side="right") - 1
+        count = np.searchsorted(source.starts, high, side="left") - first
+        begin = np.cumsum(count) - count
+        run = np.repeat(first - begin, count) + np.arange(int(count.sum()))
+        base = np.arange(grid[0], dtype=np.int64) * grid[1]
+        starts = source.starts[run] + np.repeat(base + col - low, count)
+        starts[begin] = base
+        inside = starts < np.repeat(base + grid[1], count)
+        return cls.of(grid, starts[inside], source.states[run[inside]])
+
+    def window(self, row: int, col: int, grid: tuple[int, int]) -> Runs:
+        """Return the states seen through a window: its tile (i, j) is tile (i + row, j + col).
+
+        Where the window sticks out it shows the nearest tile; neither side is 0.
+        """
+        rows, cols = self.grid
+        at = np.clip(np.arange(grid[0], dtype=np.int64) + row, 0, rows - 1) * cols
+        low = min(max(col, 0), cols - 1)
+        high = max(min(col + grid[1], cols), low + 1)
+        return Runs.from_slices(grid, self, at + low, at + high, max(low - col, 0))
+
     def at(self, keys: Int64s) -> States:
         """Return the states of tiles `keys`, int64 ``(n,)``."""
         return self.states[np.searchsorted(self.starts, keys, side="right") - 1]
 
     def combine(self, other: Runs, operation: Callable[[States, States], States]) -> Runs:
         """Combine two states tile by tile with a ufunc."""
-        starts = np.union1d(self.starts, other.starts)
+        starts = merged(self.starts, other.starts)
         return Runs.of(self.grid, starts, operation(self.at(starts), other.at(starts)))
 
     def __invert__(self) -> Runs:
@@ -142,9 +188,22 @@ def exclusive(a: States, b: States) -> States:
     return np.where((a == PART) | (b == PART), PART, a ^ b).astype(np.uint8)
 
 
+def agreed(a: States, b: States) -> States:
+    """Return what two states have in common: themselves where they are equal, else `PART`."""
+    return np.where(a == b, a, PART).astype(np.uint8)
+
+
+def merged(*keys: Int64s) -> Int64s:
+    """Return the distinct keys, ascending; as a stable sort of ascending arrays, it merges them."""
+    together = np.sort(np.concatenate(keys), kind="stable")
+    distinct = np.ones(len(together), bool)
+    distinct[1:] = together[1:] != together[:-1]
+    return together[distinct]
+
+
 def _covered(points: Int64s, starts: Int64s, stops: Int64s) -> NDArray[np.bool_]:
     """Tell which points lie in at least one of the spans ``[start, stop)``."""
-    opened = np.searchsorted(np.sort(starts), points, side="right")
-    closed = np.searchsorted(np.sort(stops), points, side="right")
+    opened = np.searchsorted(np.sort(starts, kind="stable"), points, side="right")
+    closed = np.searchsorted(np.sort(stops, kind="stable"), points, side="right")
     covered: NDArray[np.bool_] = opened > closed
     return covered

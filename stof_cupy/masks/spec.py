@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.masks import block_patterns, patterns
+from stof_cupy.masks import block_patterns, patterns, sparse_patterns
 from stof_cupy.masks.expression import Pattern
+from stof_cupy.masks.neighborhoods import neighborhood
 
 __all__ = ["from_spec", "spec_help"]
 
@@ -22,21 +23,41 @@ class _Spec:
     required: tuple[str, ...] = ()
 
 
+def _neighborhood(s: int, window: int, width: int = 0) -> Pattern:
+    """Return the pattern on a line, or on an image of `width` columns."""
+    if width and s % width:
+        raise ArgumentError(mismatch("width", width, f"a divisor of {s}, the sequence length"))
+    return neighborhood((s // width, width) if width else s, window=window)
+
+
+_WINDOW = {"w": "window", "causal": "causal"}
+_RANDOM = {"r": "random_blocks", "block": "block", "seed": "seed"}
+
 _SPECS = {
     "full": _Spec(patterns.full, {}),
     "causal": _Spec(patterns.causal, {}),
-    "sliding": _Spec(patterns.sliding_window, {"w": "window", "causal": "causal"}, ("w",)),
-    "longformer": _Spec(patterns.longformer, {"w": "window", "g": "global_tokens"}, ("w", "g")),
-    "bigbird": _Spec(
-        block_patterns.bigbird,
-        {
-            "w": "window_blocks",
-            "g": "global_blocks",
-            "r": "random_blocks",
-            "block": "block",
-            "seed": "seed",
-        },
+    "sliding": _Spec(patterns.sliding_window, _WINDOW, ("w",)),
+    "dilated": _Spec(patterns.dilated, {"w": "window", "d": "dilation", **_WINDOW}, ("w", "d")),
+    "prefix": _Spec(patterns.prefix_lm, {"n": "prefix"}, ("n",)),
+    "sink": _Spec(patterns.sink_window, {"n": "sinks", "w": "window"}, ("n", "w")),
+    "chunked": _Spec(
+        patterns.chunked,
+        {"n": "chunk", "before": "before", "after": "after", "causal": "causal"},
+        ("n",),
     ),
+    "global": _Spec(sparse_patterns.global_tokens, {"g": "tokens"}, ("g",)),
+    "longformer": _Spec(
+        sparse_patterns.longformer, {"w": "window", "g": "global_tokens"}, ("w", "g")
+    ),
+    "strided": _Spec(sparse_patterns.strided, {"n": "stride", "causal": "causal"}, ("n",)),
+    "fixed": _Spec(
+        sparse_patterns.fixed, {"n": "stride", "c": "summary", "causal": "causal"}, ("n", "c")
+    ),
+    "bigbird": _Spec(
+        block_patterns.bigbird, {"w": "window_blocks", "g": "global_blocks", **_RANDOM}
+    ),
+    "bigbird-hf": _Spec(block_patterns.bigbird_hf, _RANDOM),
+    "neighborhood": _Spec(_neighborhood, {"w": "window", "width": "width"}, ("w",)),
 }
 
 
@@ -65,9 +86,9 @@ def from_spec(text: str, s: int) -> Pattern:
     Parameters
     ----------
     text : str
-        ``name`` or ``name:key=value,...`` with integer values: ``full``, ``causal``,
-        ``sliding:w=64``, ``sliding:w=64,causal=1``, ``longformer:w=256,g=64``,
-        ``bigbird:w=3,g=2,r=3,block=64,seed=0``.
+        ``name`` or ``name:key=value,...`` with integer values, as `spec_help` lists them: ``full``,
+        ``causal``, ``sliding:w=64``, ``sliding:w=64,causal=1``, ``longformer:w=256,g=64``,
+        ``bigbird:w=3,g=2,r=3,block=64,seed=0``, ``neighborhood:w=7,width=64`` and more.
     s : int
         Sequence length.
 

@@ -1,4 +1,4 @@
-"""The arrays and sizes of a stored mask, under scipy's names and the paper's."""
+"""The arrays and sizes of a stored mask, under the paper's names."""
 
 from __future__ import annotations
 
@@ -22,18 +22,8 @@ class TileArrays:
         return self._tiles.shape
 
     @property
-    def indptr(self) -> Int32s:
-        """int32 (query tiles + 1,): tiles of query tile ``i`` are ``indptr[i]:indptr[i + 1]``."""
-        return self._tiles.indptr
-
-    @property
-    def indices(self) -> Int32s:
-        """int32 (tiles,): key tile of each, ascending within a query tile."""
-        return self._tiles.indices
-
-    @property
     def bitmap_id(self) -> Int32s:
-        """int32 (tiles,): -1 for a full tile, else a row of `bitmaps`."""
+        """int32 (tiles,): -1 for a full tile, else a row of `bitmaps`, for `load_col_idx`."""
         return self._tiles.bitmap_id
 
     @property
@@ -44,7 +34,7 @@ class TileArrays:
     @property
     def ntiles(self) -> int:
         """Number of listed tiles."""
-        return len(self.indices)
+        return len(self._tiles.indices)
 
     @property
     def nnz(self) -> int:
@@ -59,19 +49,19 @@ class TileArrays:
     @property
     def nbytes(self) -> int:
         """Bytes of the stored arrays."""
-        return (
-            self.indptr.nbytes + self.indices.nbytes + self.bitmap_id.nbytes + self.bitmaps.nbytes
-        )
+        tiles = self._tiles
+        arrays = (tiles.indptr, tiles.indices, tiles.bitmap_id, tiles.bitmaps)
+        return sum(array.nbytes for array in arrays)
 
     @property
     def load_row_ptr(self) -> Int32s:
         """Pointers over all listed tiles, int32 (query tiles + 1,)."""
-        return self.indptr
+        return self._tiles.indptr
 
     @property
     def load_col_idx(self) -> Int32s:
-        """Columns of all listed tiles, int32."""
-        return self.indices
+        """Columns of all listed tiles, int32, ascending within a query tile."""
+        return self._tiles.indices
 
     @property
     def full_row_ptr(self) -> Int32s:
@@ -81,7 +71,7 @@ class TileArrays:
     @property
     def full_col_idx(self) -> Int32s:
         """Columns of the full tiles, int32."""
-        columns: Int32s = self.indices[self.bitmap_id == FULL]
+        columns: Int32s = self.load_col_idx[self.bitmap_id == FULL]
         return columns
 
     @property
@@ -92,8 +82,8 @@ class TileArrays:
     @property
     def part_col_idx(self) -> Int32s:
         """Columns of the part tiles, int32."""
-        columns: Int32s = self.indices[self.bitmap_id != FULL]
+        columns: Int32s = self.load_col_idx[self.bitmap_id != FULL]
         return columns
 
     def _pointers(self, chosen: NDArray[np.bool_]) -> Int32s:
-        return np.concatenate([[0], np.cumsum(chosen)])[self.indptr].astype(np.int32)
+        return np.concatenate([[0], np.cumsum(chosen)])[self.load_row_ptr].astype(np.int32)

@@ -69,22 +69,29 @@ class BitmapTable:
 
     A dictionary of 512-byte keys: a pattern has few distinct bitmaps, and hashing them is several
     times faster than sorting.
+
+    Parameters
+    ----------
+    words : int
+        Words of a bitmap.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = TILE) -> None:
         self._ids: dict[bytes, int] = {}
+        self._words = words
 
     def add(self, words: Words) -> Int32s:
-        """Return the ids of stored-order bitmaps ``(n, 64)``, adding those not seen before."""
+        """Return the ids of bitmaps, uint64 ``(n, words)``, adding those not seen before."""
         ids = self._ids
-        size = TILE * words.itemsize
+        size = self._words * words.itemsize
         data = words.tobytes()
         chunks = (data[at : at + size] for at in range(0, len(data), size))
         return np.fromiter((ids.setdefault(c, len(ids)) for c in chunks), np.int32, len(words))
 
     def words(self) -> Words:
-        """Return the distinct bitmaps ``(n, 64)``."""
-        return np.frombuffer(b"".join(self._ids), np.uint64).reshape(-1, TILE)
+        """Return the distinct bitmaps ``(n, words)``."""
+        flat = np.frombuffer(b"".join(self._ids), np.uint64)
+        return flat.reshape(len(self._ids), self._words)
 
 
 @dataclass(frozen=True, eq=False)

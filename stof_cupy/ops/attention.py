@@ -12,7 +12,7 @@ import numpy as np
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import BsrMask, as_mask
+from stof_cupy.masks import BsrMask, MaskStack, as_masks
 from stof_cupy.ops._arrays import (
     FLOAT32_MAX,
     Array,
@@ -83,9 +83,10 @@ def attention(
         key head serves ``heads / kv_heads`` consecutive query heads.
     v : ndarray
         Values, shape ``(batch, kv_heads, seq_k, value_dim)``.
-    mask : BsrMask, pattern, bool ndarray or scipy.sparse matrix, optional
-        Shape ``(seq_q, seq_k)``; True where a query may attend to a key. One for all batches and
-        heads.
+    mask : BsrMask, MaskStack, pattern, bool ndarray or scipy.sparse matrix, optional
+        True where a query may attend to a key. Shape ``(seq_q, seq_k)``: one for all batches and
+        heads; a MaskStack or bool ndarray may have leading axes that broadcast to ``(batch,
+        heads)``, those of queries where heads share keys.
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``.
     kv_lengths : ndarray of int, optional
@@ -132,9 +133,10 @@ def attention(
     elif not isinstance(scale, numbers.Real) or not abs(scale) <= FLOAT32_MAX / 2:
         raise ArgumentError(mismatch("scale", scale, "a real number that float32 can hold"))
     if where == "numpy":
-        from stof_cupy.ops import cpu
+        from stof_cupy.ops import cpu, cpu_stack
 
-        result = cpu.attention(
+        run: Any = cpu_stack.attention if isinstance(bsr, MaskStack) else cpu.attention
+        result = run(
             q, k, v, bsr, scale=scale, kv_lengths=kv_lengths, return_lse=return_lse, out=out
         )
         return result
@@ -143,7 +145,7 @@ def attention(
 
 def _validate(
     q: Array, k: Array, v: Array, mask: Any, kv_lengths: Array | None, out: Array | None
-) -> tuple[str, Problem, BsrMask | None]:
+) -> tuple[str, Problem, BsrMask | MaskStack | None]:
     """Check every argument and describe the problem."""
     where = backend(q=q, k=k, v=v, kv_lengths=kv_lengths, out=out)
     check_dtype("q", q)
@@ -165,7 +167,7 @@ def _validate(
         if kv_lengths.dtype.kind not in "iu":
             raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
         check_shape("kv_lengths", kv_lengths, (batch,))
-    bsr = None if mask is None else as_mask(mask, (seq_q, seq_k))
+    bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
     dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
     return where, Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v), bsr
 
@@ -188,7 +190,7 @@ def _launch(
     q: Array,
     k: Array,
     v: Array,
-    mask: BsrMask | None,
+    mask: BsrMask | MaskStack | None,
     scale: float,
     kv_lengths: Array | None,
     return_lse: bool,
@@ -209,6 +211,10 @@ def _launch(
         lse = cupy.empty(rows, np.float32) if return_lse else None
         if out.size:
             lists = None if mask is None else mask.schedule().on_device()
+            mask_of, (mask_batch, mask_head) = None, (0, 0)
+            if lists is not None and isinstance(mask, MaskStack):
+                mask_of = lists.mask_of
+                mask_batch, mask_head = mask.schedule().mask_strides(problem.batch, problem.heads)
             lengths = kv_lengths
             if lengths is not None:
                 if lengths.dtype != np.int32:  # a value beyond int32 is to be clipped, not wrapped
@@ -229,6 +235,7 @@ def _launch(
                 bitmap_id=pointer(lists and lists.bitmap_id),
                 bitmaps=pointer(lists and lists.bitmaps),
                 order=pointer(lists and lists.order),
+                mask_of=pointer(mask_of),
                 kv_lengths=pointer(lengths),
                 q_batch=q_batch,
                 q_head=q_head,
@@ -242,6 +249,8 @@ def _launch(
                 out_batch=out_batch,
                 out_head=out_head,
                 out_row=out_row,
+                mask_batch=mask_batch,
+                mask_head=mask_head,
                 heads=problem.heads,
                 heads_per_kv=problem.heads // problem.kv_heads,
                 seq_q=problem.seq_q,

@@ -167,9 +167,10 @@ def _mask_tiles(mask: BsrMask) -> Iterator[_RowTile]:
     """Lower a mask to its row tiles."""
     size = bitmap.TILE
     seq_q, seq_k = mask.shape
-    for i in range(len(mask.indptr) - 1):
-        listed = slice(int(mask.indptr[i]), int(mask.indptr[i + 1]))
-        columns, numbers = mask.indices[listed], mask.bitmap_id[listed]
+    pointers = mask.load_row_ptr.tolist()
+    for i in range(len(pointers) - 1):
+        listed = slice(pointers[i], pointers[i + 1])
+        columns, numbers = mask.load_col_idx[listed], mask.bitmap_id[listed]
         cuts = np.flatnonzero(np.diff(columns) != 1) + 1
         starts = columns[np.r_[0, cuts]] if len(columns) else columns
         stops = columns[np.r_[cuts - 1, len(columns) - 1]] + 1 if len(columns) else columns

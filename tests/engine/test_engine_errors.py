@@ -163,7 +163,7 @@ BAD_RUNS = {
     ),
     "mask of floats": ({"mask": np.zeros((4, 4))}, MaskError, "mask.*float64.*bool"),
     "mask of no known kind": ({"mask": object()}, DTypeError, "mask.*object"),
-    "unknown spec": ({"mask": "dilated:d=2"}, ArgumentError, "dilated.*sliding"),
+    "unknown spec": ({"mask": "dilate:d=2"}, ArgumentError, "dilate:.*sliding"),
     "unknown key in spec": ({"mask": "sliding:q=2"}, ArgumentError, "q"),
 }
 

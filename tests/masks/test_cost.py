@@ -22,6 +22,11 @@ def sparse(s: int) -> Pattern:
     return masks.sliding_window(s, window=512) | masks.global_tokens(s, 64)
 
 
+def predicate(s: int) -> Pattern:
+    near = masks.sliding_window(s, window=256)
+    return masks.predicate((s, s), lambda q, k: (q ^ k) & 1 == 0, within=near)
+
+
 def cost(make: Callable[[], masks.BsrMask]) -> tuple[float, float]:
     """Return the best of three times, seconds, and the peak of extra memory, MiB."""
     times = []
@@ -46,11 +51,41 @@ def cost(make: Callable[[], masks.BsrMask]) -> tuple[float, float]:
         (lambda: (masks.causal(1_000_000) & sparse(1_000_000)).tobsr(), 4.0, 64),
         (lambda: masks.bigbird(131_072).tobsr(), 1.0, 16),
         (lambda: masks.document([512] * 256, causal=True).tobsr(), 0.5, 16),
+        (lambda: masks.sink_window(1_000_000, sinks=4, window=512).tobsr(), 2.0, 64),
+        (lambda: masks.dilated(1_000_000, window=3, dilation=300).tobsr(), 3.0, 64),
+        (lambda: masks.strided(131_072, stride=512).tobsr(), 4.0, 64),
+        (lambda: masks.neighborhood((512, 256), window=13).tobsr(), 3.0, 32),
+        (lambda: predicate(131_072).tobsr(), 3.0, 16),
+        (lambda: sparse(1_000_000).crop((5, 131_077), (9, 131_081)).tobsr(), 4.0, 64),
     ],
-    ids=["window", "window-1M", "causal", "composed-1M", "bigbird", "document"],
+    ids=[
+        *("window", "window-1M", "causal", "composed-1M", "bigbird", "document", "sinks-1M"),
+        *("dilated-1M", "strided", "image", "predicate", "cropped-1M"),
+    ],
 )
 def test_long_patterns(make: Callable[[], masks.BsrMask], seconds: float, mib: float) -> None:
     took, peak = cost(make)
+    assert took < seconds
+    assert peak < mib
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds", "mib"),
+    [
+        (lambda mask: mask.T, 0.5, 32),
+        (lambda mask: mask[33:-70, 33:-70], 2.0, 128),
+        (lambda mask: mask.sum(axis=1), 1.0, 32),
+        (lambda mask: mask[::1000, :], 1.0, 64),
+        (lambda mask: masks.Schedule.of(mask._tiles, layout="accumulator"), 0.5, 32),
+        (lambda mask: masks.Schedule.of(mask._tiles, tile=(192, 128), packed=True), 2.0, 64),
+    ],
+    ids=["transpose", "crop", "sum", "rows", "schedule", "packed"],
+)
+def test_what_is_made_of_a_mask_of_a_million(
+    change: Callable[[masks.BsrMask], object], seconds: float, mib: float
+) -> None:
+    mask = sparse(1_000_000).tobsr()
+    took, peak = cost(lambda: change(mask))  # type: ignore[arg-type, return-value]
     assert took < seconds
     assert peak < mib
 

@@ -13,24 +13,7 @@ from hypothesis import strategies as st
 from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError
 from stof_cupy.masks import Pattern
-
-SIZES = (0, 1, 7, 63, 64, 65, 127, 129, 200, 1000)
-Predicate = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-def dense(sq: int, sk: int, predicate: Predicate) -> np.ndarray:
-    q, k = np.arange(sq)[:, None], np.arange(sk)[None, :]
-    return np.broadcast_to(predicate(q, k), (sq, sk)).astype(bool)
-
-
-def check(pattern: Pattern, expected: np.ndarray) -> None:
-    """The lowered mask is exactly `expected` and canonical, and so is its complement."""
-    for made, wanted in ((pattern, expected), (~pattern, ~expected)):
-        mask = made.tobsr()
-        mask.check_format()
-        np.testing.assert_array_equal(mask.toarray(), wanted)
-        assert mask.nnz == made.nnz == wanted.sum()
-        assert mask.shape == made.shape == wanted.shape
+from tests.masks.dense import SIZES, Predicate, check, dense
 
 
 @pytest.mark.parametrize("sq", SIZES)
@@ -150,24 +133,41 @@ def test_blocks(shape: tuple[int, int], block: int) -> None:
 
 
 def leaf(draw: st.DrawFn, s: int) -> tuple[Pattern, np.ndarray]:
-    kind = draw(st.sampled_from(("sliding", "causal", "global", "document", "blocks", "full")))
     n = draw(st.integers(0, 90))
-    if kind == "sliding":
-        return masks.sliding_window(s, window=n), dense(s, s, lambda q, k: abs(q - k) <= n)
-    if kind == "causal":
-        return masks.causal(s), dense(s, s, lambda q, k: k <= q)
-    if kind == "global":
-        return masks.global_tokens(s, n), dense(s, s, lambda q, k: (q < n) | (k < n))
-    if kind == "document":
-        cuts = sorted(draw(st.lists(st.integers(0, s), max_size=4)))
-        owner = np.repeat(np.arange(len(cuts) + 1), np.diff([0, *cuts, s]))
-        return masks.document(np.bincount(owner, minlength=1)), owner[:, None] == owner
-    if kind == "blocks":
-        size = draw(st.sampled_from((8, 64, 70)))
-        layout = np.random.default_rng(n).random((-(-s // size),) * 2) < 0.5
-        kept = np.kron(layout, np.ones((size, size), bool))[:s, :s]
-        return masks.blocks((s, s), *layout.nonzero(), block=size), kept
-    return masks.full(s), np.ones((s, s), bool)
+    step = n % 7 + 1
+    rng = np.random.default_rng(n)
+    flags = rng.random(s) < 0.9
+    cuts = np.sort(rng.integers(0, s + 1, n % 5))
+    owner = np.repeat(np.arange(len(cuts) + 1), np.diff([0, *cuts, s]))
+    size = (8, 64, 70)[n % 3]
+    layout = rng.random((-(-s // size),) * 2) < 0.5
+
+    def common(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return (q ^ k) & n == 0
+
+    every: dict[str, Callable[[], tuple[Pattern, Predicate]]] = {
+        "full": lambda: (masks.full(s), lambda q, k: q >= 0),
+        "sliding": lambda: (masks.sliding_window(s, window=n), lambda q, k: abs(q - k) <= n),
+        "causal": lambda: (masks.causal(s), lambda q, k: k <= q),
+        "global": lambda: (masks.global_tokens(s, n), lambda q, k: (q < n) | (k < n)),
+        "document": lambda: (masks.document_ids(owner), lambda q, k: owner[q] == owner[k]),
+        "blocks": lambda: (
+            masks.blocks((s, s), *layout.nonzero(), block=size),
+            lambda q, k: layout[q // size, k // size],
+        ),
+        "dilated": lambda: (
+            masks.dilated(s, window=n, dilation=step),
+            lambda q, k: ((q - k) % step == 0) & (abs(q - k) <= n * step),
+        ),
+        "padding": lambda: (masks.key_padding(flags), lambda q, k: flags[k]),
+        "line": lambda: (
+            masks.neighborhood(s, window=1, dilation=min(step, s)),
+            lambda q, k: q == k,
+        ),
+        "function": lambda: (masks.predicate((s, s), common), common),
+    }
+    pattern, definition = every[draw(st.sampled_from(sorted(every)))]()
+    return pattern, dense(s, s, definition)
 
 
 @st.composite
@@ -175,13 +175,18 @@ def expressions(draw: st.DrawFn) -> tuple[Pattern, np.ndarray]:
     s = draw(st.sampled_from((1, 64, 65, 150, 193)))
     pattern, expected = leaf(draw, s)
     for _ in range(draw(st.integers(0, 4))):
-        operation = draw(st.sampled_from("&|^~"))
+        operation = draw(st.sampled_from("&|^~>"))
         if operation == "~":
             pattern, expected = ~pattern, ~expected
-            continue
-        other, values = leaf(draw, s)
-        apply = {"&": and_, "|": or_, "^": xor}[operation]
-        pattern, expected = apply(pattern, other), apply(expected, values)
+        elif operation == ">":
+            down, across = (draw(st.integers(0, s)) for _ in range(2))
+            pattern = pattern.shift(down, across)
+            moved = np.pad(expected, ((down, 0), (across, 0)))
+            expected = moved[:s, :s]
+        else:
+            other, values = leaf(draw, s)
+            apply = {"&": and_, "|": or_, "^": xor}[operation]
+            pattern, expected = apply(pattern, other), apply(expected, values)
     return pattern, expected
 
 

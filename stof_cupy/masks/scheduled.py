@@ -1,0 +1,76 @@
+"""What one mask and a stack of masks share: schedules, built once each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.schedule import Layout, Schedule
+from stof_cupy.masks.tiles import Tiles
+
+__all__ = ["Scheduled"]
+
+
+class Scheduled:
+    """Lowers masks to the work lists of kernels and keeps those."""
+
+    def schedule(
+        self,
+        tile: tuple[int, int] = (TILE, TILE),
+        *,
+        layout: Layout = "words",
+        packed: bool = False,
+    ) -> Schedule:
+        """Return the work lists; built on the first call, kept for the next ones.
+
+        Parameters
+        ----------
+        tile : tuple of int
+            Rows and columns of the kernel's tiles, multiples of 16 and of 8 up to 256: 64x64 tiles
+            are merged and split.
+        layout : {"words", "accumulator"}
+            Bits in words of 8x8 elements, or where ``mma`` and ``wgmma`` leave the scores.
+        packed : bool
+            Put the groups of 8 keys of tiles that are not full side by side, without empty ones.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such tile or layout.
+        ShapeError
+            If there are more than two leading axes.
+        UnsupportedError
+            If the masks list 2**31 tiles or more.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from stof_cupy.masks import BsrMask
+        >>> dense = np.zeros((2048, 2048), bool)
+        >>> dense[:, ::100] = True  # 21 columns, in all 16 tiles of 128 keys
+        >>> mask = BsrMask(dense)
+        >>> [mask.schedule((128, 128), packed=packed).stats.longest for packed in (False, True)]
+        [16, 2]
+        """
+        key = (*tile,) if isinstance(tile, tuple | list) else tile, layout, packed
+        found = self._schedules.get(key)
+        if found is None:
+            masks, mask_of = self._scheduled()
+            built = Schedule.of(masks, mask_of, tile=tile, layout=layout, packed=packed)
+            found = self._schedules.setdefault(key, built)  # of two threads, the first one's
+        return found
+
+    @abstractmethod
+    def _scheduled(self) -> tuple[Tiles | Sequence[Tiles], Any]:
+        """Return the tiles of each distinct mask, and which one each batch and head takes."""
+
+    @cached_property
+    def _schedules(self) -> dict[Any, Schedule]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave schedules out of copies and pickles: they hold locks and device arrays."""
+        return {name: value for name, value in vars(self).items() if name != "_schedules"}

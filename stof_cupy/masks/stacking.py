@@ -1,0 +1,96 @@
+"""Making stacks of masks, and taking whatever can be one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.masks.bsr import BsrMask, as_mask
+from stof_cupy.masks.distinct import split
+from stof_cupy.masks.mask_stack import MaskStack
+
+__all__ = ["as_masks", "stack"]
+
+
+def stack(masks: Iterable[Any], axis: int = 0) -> MaskStack:
+    """Join masks of one shape along a new leading axis.
+
+    Parameters
+    ----------
+    masks : iterable
+        Masks of any kind that `as_mask` takes, or stacks with equal leading axes.
+    axis : int
+        Where the new axis lies among the leading ones.
+
+    Raises
+    ------
+    ShapeError
+        If shapes or leading axes differ.
+    ArgumentError
+        If there is no mask, or no such axis.
+
+    Examples
+    --------
+    >>> from stof_cupy import masks
+    >>> per_head = masks.stack([masks.causal(64), masks.full(64)])
+    >>> per_batch = masks.stack([masks.document([30, 34]), masks.full(64)])[:, None]
+    >>> (per_head & per_batch).shape
+    (2, 2, 64, 64)
+    """
+    every = [each if isinstance(each, MaskStack) else as_mask(each, name="masks") for each in masks]
+    if not every:
+        raise ArgumentError(mismatch("masks", "none", "at least one"))
+    distinct: list[BsrMask] = []
+    numbers = []
+    for each in every:
+        if each.shape != every[0].shape:
+            raise ShapeError(mismatch("masks", each.shape, every[0].shape, "all of one shape"))
+        own = each.masks if isinstance(each, MaskStack) else (each,)
+        places = each.mask_of if isinstance(each, MaskStack) else np.int32(0)
+        numbers.append(places + len(distinct))
+        distinct.extend(own)
+    dims = np.ndim(numbers[0]) + 1
+    if not isinstance(axis, int | np.integer) or not -dims <= axis < dims:
+        raise ArgumentError(mismatch("axis", axis, f"from {-dims} to {dims - 1}"))
+    return MaskStack(distinct, np.stack(numbers, axis))
+
+
+def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> BsrMask | MaskStack:
+    """Return `obj` as what attention of `shape` takes: one mask, or a stack that broadcasts to it.
+
+    Parameters
+    ----------
+    obj : object
+        Anything `as_mask` takes, a MaskStack, or a boolean array with leading axes.
+    shape : tuple of int
+        ``(batch, heads, queries, keys)``.
+    name : str
+        What errors call it.
+
+    Raises
+    ------
+    MaskError, ShapeError, DTypeError
+        If it is not boolean, does not broadcast to `shape`, or is nothing that can be a mask.
+
+    Examples
+    --------
+    >>> as_masks(np.ones((3, 1, 9, 9), bool), (3, 8, 9, 9)).shape  # equal masks: one for all
+    (9, 9)
+    """
+    if not isinstance(obj, MaskStack) and not (isinstance(obj, np.ndarray) and obj.ndim > 2):
+        return as_mask(obj, shape[2:], name)
+    lead = obj.shape[:-2]
+    pairs = zip(reversed(lead), reversed(shape[:2]), strict=False)
+    if obj.shape[-2:] != shape[2:] or len(lead) > 2 or any(got not in (1, n) for got, n in pairs):
+        hint = "axes of size 1 broadcast; shapes are (batch, heads, queries, keys)"
+        raise ShapeError(mismatch(name, obj.shape, shape, hint))
+    if isinstance(obj, MaskStack):
+        stacked = obj
+    elif 0 in lead:
+        return BsrMask(shape[2:])  # no batch or head: no mask is ever looked at
+    else:
+        stacked = MaskStack(*split(obj, name))
+    return stacked.masks[0] if len(stacked.masks) == 1 else stacked
