@@ -16,7 +16,6 @@ from stof_cupy.masks import BsrMask, MaskStack, as_masks
 from stof_cupy.ops._arrays import (
     FLOAT32_MAX,
     Array,
-    aligned,
     backend,
     check_dtype,
     check_no_overlap,
@@ -30,6 +29,7 @@ from stof_cupy.ops._arrays import (
 __all__ = ["Config", "Problem", "attention"]
 
 _TILE = 64
+_LISTS = ("row_ptr", "cols", "bitmap_id", "bitmaps", "order")
 
 
 @dataclass(frozen=True)
@@ -210,62 +210,62 @@ def _launch(
         rows = (problem.batch, problem.heads, problem.seq_q)
         lse = cupy.empty(rows, np.float32) if return_lse else None
         if out.size:
-            lists = None if mask is None else mask.schedule().on_device()
-            mask_of, (mask_batch, mask_head) = None, (0, 0)
-            if lists is not None and isinstance(mask, MaskStack):
-                mask_of = lists.mask_of
-                mask_batch, mask_head = mask.schedule().mask_strides(problem.batch, problem.heads)
             lengths = kv_lengths
             if lengths is not None:
                 if lengths.dtype != np.int32:  # a value beyond int32 is to be clipped, not wrapped
                     lengths = cupy.clip(lengths, 0, problem.seq_k)
                 lengths = cupy.ascontiguousarray(lengths, np.int32)
-            q_batch, q_head, q_row = _strides(q)
-            k_batch, k_head, k_row = _strides(k)
-            v_batch, v_head, v_row = _strides(v)
-            out_batch, out_head, out_row = _strides(out)
             params = run.pack(
-                q=q.data.ptr,
-                k=k.data.ptr,
-                v=v.data.ptr,
-                out=out.data.ptr,
+                **_tensor_fields(q, k, v, out),
+                **_mask_fields(mask, problem),
                 lse=pointer(lse),
-                row_ptr=pointer(lists and lists.row_ptr),
-                cols=pointer(lists and lists.cols),
-                bitmap_id=pointer(lists and lists.bitmap_id),
-                bitmaps=pointer(lists and lists.bitmaps),
-                order=pointer(lists and lists.order),
-                mask_of=pointer(mask_of),
                 kv_lengths=pointer(lengths),
-                q_batch=q_batch,
-                q_head=q_head,
-                q_row=q_row,
-                k_batch=k_batch,
-                k_head=k_head,
-                k_row=k_row,
-                v_batch=v_batch,
-                v_head=v_head,
-                v_row=v_row,
-                out_batch=out_batch,
-                out_head=out_head,
-                out_row=out_row,
-                mask_batch=mask_batch,
-                mask_head=mask_head,
                 heads=problem.heads,
                 heads_per_kv=problem.heads // problem.kv_heads,
                 seq_q=problem.seq_q,
                 seq_k=problem.seq_k,
                 dim_qk=problem.dim_qk,
                 dim_v=problem.dim_v,
-                wide_q=aligned(q, 16, q_batch, q_head, q_row),
-                wide_k=aligned(k, 16, k_batch, k_head, k_row),
-                wide_v=aligned(v, 16, v_batch, v_head, v_row),
-                pairs_out=aligned(out, 4, out_batch, out_head, out_row),
                 scale_log2=scale * math.log2(math.e),
             )
             q_tiles = -(-problem.seq_q // _TILE)
             run((q_tiles * problem.heads * problem.batch,), params)
     return (out, lse) if return_lse else out
+
+
+def _tensor_fields(q: Array, k: Array, v: Array, out: Array) -> dict[str, int]:
+    """Return where the tensors are, their strides in elements, and how wide they can be accessed."""
+    fields = {}
+    for name, x in (("q", q), ("k", k), ("v", v), ("out", out)):
+        address = x.data.ptr
+        batch, head, row, _ = x.strides
+        fields[name] = address
+        fields[f"{name}_batch"] = batch // x.itemsize
+        fields[f"{name}_head"] = head // x.itemsize
+        fields[f"{name}_row"] = row // x.itemsize
+        common = (
+            address | batch | head | row
+        )  # what divides it divides all of them, as a power of 2
+        if x is out:
+            fields["pairs_out"] = common % 4 == 0
+        else:
+            fields[f"wide_{name}"] = common % 16 == 0
+    return fields
+
+
+def _mask_fields(mask: BsrMask | MaskStack | None, problem: Problem) -> dict[str, int]:
+    """Return where the lists of the mask are on the current device; zeros without a mask."""
+    fields = dict.fromkeys((*_LISTS, "mask_of", "mask_batch", "mask_head"), 0)
+    if mask is not None:
+        schedule = mask.schedule()
+        lists = schedule.on_device()
+        for name in _LISTS:
+            fields[name] = pointer(getattr(lists, name))
+        if isinstance(mask, MaskStack):
+            fields["mask_of"] = pointer(lists.mask_of)
+            strides = schedule.mask_strides(problem.batch, problem.heads)
+            fields["mask_batch"], fields["mask_head"] = strides
+    return fields
 
 
 def _empty_in_order_of(q: Array, dim_v: int) -> Array:
@@ -276,9 +276,3 @@ def _empty_in_order_of(q: Array, dim_v: int) -> Array:
     shape = [*(q.shape[axis] for axis in order), dim_v]
     inverse = [*(order.index(axis) for axis in range(3)), 3]
     return cupy.empty(shape, q.dtype).transpose(inverse)
-
-
-def _strides(x: Array) -> tuple[int, int, int]:
-    """Return the strides of batch, head and row in elements."""
-    batch, head, row, _ = x.strides
-    return batch // x.itemsize, head // x.itemsize, row // x.itemsize
