@@ -234,7 +234,7 @@ def _launch(
 
 
 def _tensor_fields(q: Array, k: Array, v: Array, out: Array) -> dict[str, int]:
-    """Return where the tensors are, their strides in elements, and how wide they can be accessed."""
+    """Return where the tensors are, their strides in elements, and how wide accesses may be."""
     fields = {}
     for name, x in (("q", q), ("k", k), ("v", v), ("out", out)):
         address = x.data.ptr
