@@ -1,4 +1,4 @@
-// Block-wise sparse attention on mma.sync, for sm_80 and everything newer (paper section 4.2.3,
+// Block-wise sparse attention on mma.sync, for sm_80 and everything newer (STOF, arXiv 2506.06095,
 // Algorithm 1).
 //
 // One CTA of four warps computes 64 query rows of one head; each warp owns sixteen. It walks the

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stof_cupy.dtypes import CUDA_FLOATS, as_dtype
-from stof_cupy.errors import ArgumentError, DeviceError, UnsupportedError, mismatch
+from stof_cupy.dtypes import DEFAULT_FLOAT, as_dtype, compute_dtype
+from stof_cupy.errors import ArgumentError, DeviceError, mismatch
 from stof_cupy.graph import meaning
 from stof_cupy.graph.feeds import read_feeds
 from stof_cupy.graph.ir import Graph, Node
@@ -28,13 +28,10 @@ from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.norm import layer_norm
 
-__all__ = ["CALLS", "DEFAULT_DTYPE", "Executor"]
+__all__ = ["CALLS", "Executor"]
 
 Array: TypeAlias = Any
 Observer: TypeAlias = "Callable[[Node, Any], Any]"
-
-DEFAULT_DTYPE = MappingProxyType({"numpy": "float32", "cuda": "float16"})
-"""Backends, and the float type that each runs in unless told otherwise."""
 
 
 def _gemm(
@@ -111,7 +108,7 @@ class Executor:
     backend : {"numpy", "cuda"}
     dtype : {"float16", "bfloat16", "float32"}, optional
         Float type of the outputs and, on CUDA, of every value in between; on NumPy those are
-        float32. Default: :data:`DEFAULT_DTYPE`. CUDA has no float32.
+        float32. Default: :data:`stof_cupy.dtypes.DEFAULT_FLOAT`. CUDA has no float32.
     device : int, optional
         CUDA device; default: the current one.
 
@@ -137,17 +134,14 @@ class Executor:
     def __init__(
         self, graph: Graph, *, backend: str, dtype: str | None = None, device: int | None = None
     ) -> None:
-        if backend not in DEFAULT_DTYPE:
-            expected = " or ".join(map(repr, DEFAULT_DTYPE))
+        if backend not in DEFAULT_FLOAT:
+            expected = " or ".join(map(repr, DEFAULT_FLOAT))
             raise ArgumentError(mismatch("backend", repr(backend), expected))
         self.graph = graph
         self.backend = backend
-        self.dtype = DEFAULT_DTYPE[backend] if dtype is None else dtype
+        self.dtype = compute_dtype(dtype, backend)
         self._out_dtype = as_dtype(self.dtype)
         self._float = self._out_dtype if backend == "cuda" else np.dtype(np.float32)
-        if backend == "cuda" and self.dtype not in CUDA_FLOATS:
-            expected = " or ".join(map(repr, CUDA_FLOATS))
-            raise UnsupportedError(mismatch("dtype", f"{self.dtype!r} on CUDA", expected))
         if backend == "numpy" and device is not None:
             raise DeviceError(mismatch("device", device, "None: NumPy has no devices"))
         verify(graph)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stof_cupy import env
-from stof_cupy.dtypes import CUDA_FLOATS, FLOATS, dtype_name
-from stof_cupy.errors import ArgumentError, DTypeError, UnsupportedError, mismatch
+from stof_cupy.dtypes import compute_dtype
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.interop import to_device
 from stof_cupy.jit import device as gpu
 
@@ -57,7 +57,7 @@ class Target:
         if device is not None and (isinstance(device, bool) or not isinstance(device, int)):
             expected = "the number of a CUDA device, or None"
             raise ArgumentError(mismatch("device", repr(device), expected))
-        dtype = _dtype(dtype, backend)
+        dtype = compute_dtype(dtype, backend)
         if backend == "numpy":
             if device is not None:
                 raise ArgumentError(mismatch("device", device, "None with backend 'numpy'"))
@@ -110,23 +110,3 @@ def _backend(name: str) -> str:
     if name == "auto":
         return "cuda" if gpu.is_available() else "numpy"
     return name
-
-
-def _dtype(name: Any, backend: str) -> str:
-    if name is None:
-        return "float16" if backend == "cuda" else "float32"
-    if not isinstance(name, str):
-        with suppress(TypeError):  # what is no dtype is refused below, by its repr
-            name = dtype_name(name)
-    if name not in FLOATS:
-        raise DTypeError(mismatch("dtype", repr(name), " or ".join(map(repr, FLOATS))))
-    if backend == "cuda" and name not in CUDA_FLOATS:
-        raise UnsupportedError(
-            mismatch(
-                "dtype",
-                f"{name!r} with backend 'cuda'",
-                " or ".join(map(repr, CUDA_FLOATS)),
-                "backend='numpy' computes in float32",
-            )
-        )
-    return str(name)

@@ -33,6 +33,7 @@ __all__ = [
     "check_out",
     "check_shape",
     "device_dtype",
+    "empty_in_order_of",
     "is_cupy",
     "pointer",
     "unit_last",
@@ -139,6 +140,20 @@ def check_out(out: Array | None, shape: Sequence[int], like: Array) -> None:
         raise ShapeError(mismatch("out", got, f"{out.itemsize} bytes (contiguous last axis)"))
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape, strict=True)):
         raise ShapeError(mismatch("out", f"strides {out.strides}", "memory for each element"))
+
+
+def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:
+    """Return an uninitialised array whose axes lie in memory in the order of those of `x`."""
+    order = sorted(range(x.ndim - 1), key=lambda axis: -abs(x.strides[axis]))
+    axes = [*order, x.ndim - 1]
+    lying = [shape[axis] for axis in axes]
+    if is_cupy(x):
+        import cupy
+
+        empty = cupy.empty(lying, x.dtype)
+    else:
+        empty = np.empty(lying, x.dtype)
+    return empty.transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
 def unit_last(x: Array) -> Array:

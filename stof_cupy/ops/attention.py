@@ -22,6 +22,7 @@ from stof_cupy.ops._arrays import (
     check_out,
     check_shape,
     device_dtype,
+    empty_in_order_of,
     pointer,
     unit_last,
 )
@@ -70,7 +71,7 @@ def attention(
 ) -> Any:
     """Compute masked scaled dot-product attention, skipping the tiles that the mask leaves empty.
 
-    Source: paper section 4.2.
+    Source: STOF (arXiv 2506.06095), Algorithm 1.
 
     Parameters
     ----------
@@ -206,7 +207,7 @@ def _launch(
         run = kernel(config.spec(problem), device)
         q, k, v = unit_last(q), unit_last(k), unit_last(v)
         if out is None:
-            out = _empty_in_order_of(q, problem.dim_v)
+            out = empty_in_order_of(q, (*q.shape[:3], problem.dim_v))
         rows = (problem.batch, problem.heads, problem.seq_q)
         lse = cupy.empty(rows, np.float32) if return_lse else None
         if out.size:
@@ -266,13 +267,3 @@ def _mask_fields(mask: BsrMask | MaskStack | None, problem: Problem) -> dict[str
             strides = schedule.mask_strides(problem.batch, problem.heads)
             fields["mask_batch"], fields["mask_head"] = strides
     return fields
-
-
-def _empty_in_order_of(q: Array, dim_v: int) -> Array:
-    """Return an uninitialised output whose axes lie in memory in the order of `q`'s."""
-    import cupy
-
-    order = sorted(range(3), key=lambda axis: -abs(q.strides[axis]))
-    shape = [*(q.shape[axis] for axis in order), dim_v]
-    inverse = [*(order.index(axis) for axis in range(3)), 3]
-    return cupy.empty(shape, q.dtype).transpose(inverse)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.masks import bitmap
+from stof_cupy.ops._arrays import empty_in_order_of
 
 if TYPE_CHECKING:
     from stof_cupy.masks import BsrMask
@@ -73,7 +74,7 @@ def attention(
     kv_heads, seq_k = k.shape[1:3]
     group = heads // kv_heads
     if out is None:
-        out = _empty_in_order_of(q, (batch, heads, seq_q, v.shape[-1]))
+        out = empty_in_order_of(q, (batch, heads, seq_q, v.shape[-1]))
     lse = np.empty((batch, heads, seq_q), np.float32)
     tiles = _dense_tiles(seq_q, seq_k, group) if mask is None else list(_mask_tiles(mask))
     denied = _denied(None if mask is None else mask.bitmaps)
@@ -286,12 +287,3 @@ def _stored(result: Array, dtype: np.dtype[Any], out: Array | None) -> Array:
             return result.astype(dtype, copy=False)
         out[...] = result
     return out
-
-
-def _empty_in_order_of(x: Array, shape: tuple[int, ...]) -> Array:
-    """Return an empty array with the memory order of `x`, last axis innermost."""
-    order = sorted(range(x.ndim - 1), key=lambda axis: -abs(x.strides[axis]))
-    axes = [*order, x.ndim - 1]
-    empty = np.empty([shape[axis] for axis in axes], x.dtype)
-    result: Array = empty.transpose(np.argsort(axes))
-    return result

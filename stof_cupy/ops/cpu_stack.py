@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.masks import MaskStack
 from stof_cupy.ops import cpu
+from stof_cupy.ops._arrays import empty_in_order_of
 
 __all__ = ["attention"]
 
@@ -34,7 +35,7 @@ def attention(
     """
     batch, heads, seq_q, _ = q.shape
     if out is None:
-        out = cpu._empty_in_order_of(q, (batch, heads, seq_q, v.shape[-1]))
+        out = empty_in_order_of(q, (batch, heads, seq_q, v.shape[-1]))
     lse = np.empty((batch, heads, seq_q), np.float32)
     numbers = np.broadcast_to(masks.mask_of, (batch, heads))
     for b in range(batch):

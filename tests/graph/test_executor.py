@@ -407,7 +407,7 @@ def test_inputs_are_checked_by_name(change, error, message) -> None:  # type: ig
         (
             {"backend": "cuda", "dtype": "float32"},
             UnsupportedError,
-            r"got 'float32' on CUDA, expected 'float16' or 'bfloat16'",
+            r"got 'float32' with backend 'cuda', expected 'float16' or 'bfloat16'",
         ),
         ({"backend": "numpy", "device": 1}, DeviceError, r"device: got 1, expected None"),
     ],

@@ -363,22 +363,3 @@ def test_lengths_of_any_type_and_stride(dtype):
     got = attention(q, k, v, kv_lengths=table[:, 0])
     want = attention(q, k, v, kv_lengths=cupy.array([3, 5, 70], np.int32))
     assert cupy.array_equal(got, want)
-
-
-@pytest.mark.gpu
-def test_one_mask_on_two_streams():
-    import cupy
-
-    g = rng(9)
-    q, k, v = (cupy.asarray(random_array(g, (2, 3, 300, 64), "bfloat16")) for _ in range(3))
-    want = attention(q, k, v, masks.sliding_window(300, window=20))
-    fresh = masks.sliding_window(300, window=20)
-    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
-    cupy.cuda.Device().synchronize()
-    results = []
-    for stream in streams * 3:
-        with stream:
-            results.append(attention(q, k, v, fresh))
-    for stream in streams:
-        stream.synchronize()
-    assert all(cupy.array_equal(x.view("u2"), want.view("u2")) for x in results)
