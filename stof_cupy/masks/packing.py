@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, MaskError, ShapeError, mismatch
+from stof_cupy.dtypes import is_cupy
+from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, mismatch
 from stof_cupy.masks.check import check_positions, flag, integers
+from stof_cupy.masks.device.leaf import DocumentIds, KeyFlags
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Columns, Intervals
 from stof_cupy.masks.positions import Align, Positions
@@ -96,7 +98,8 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     ----------
     ids : integer array (tokens,)
         Equal for tokens of one document, which lie side by side. Tokens with a negative number are
-        padding: they see nothing and are not seen.
+        padding: they see nothing and are not seen. A CuPy array, int32 or int64, is read when the
+        mask is built on the GPU, and a document that comes back counts as another one there.
     causal : bool
         Whether a token sees only itself and those before it.
 
@@ -105,7 +108,9 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     MaskError
         If documents overlap: an id comes back after another one.
     DTypeError
-        If the ids are not integers.
+        If the ids are not integers, or CuPy's of another type.
+    ShapeError
+        If they are not 1-D.
 
     Examples
     --------
@@ -115,7 +120,15 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
            [0, 0, 1, 0],
            [0, 0, 0, 0]])
     """
-    numbers, causal = integers("ids", ids), flag("causal", causal)
+    causal = flag("causal", causal)
+    if is_cupy(ids):
+        if ids.ndim != 1:
+            raise ShapeError(mismatch("ids", ids.shape, "(tokens,)"))
+        if ids.dtype.name not in ("int32", "int64"):
+            raise DTypeError(mismatch("ids", f"dtype {ids.dtype}", "int32 or int64 on CUDA"))
+        check_positions((len(ids), len(ids)))
+        return DocumentIds(ids, causal)
+    numbers = integers("ids", ids)
     shape = check_positions((len(numbers), len(numbers)))
     begins = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
     owners = numbers[begins]
@@ -142,7 +155,8 @@ def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None)
     Parameters
     ----------
     keep : bool array (keys,)
-        True for real keys: Hugging Face's ``attention_mask``, as booleans.
+        True for real keys: Hugging Face's ``attention_mask``, as booleans. A CuPy array is read
+        when the mask is built on the GPU.
     sq : int, optional
         Queries, default as many as keys.
 
@@ -161,11 +175,13 @@ def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None)
            [1, 1, 0],
            [1, 1, 0]])
     """
-    flags = np.asarray(keep)
+    flags = keep if is_cupy(keep) else np.asarray(keep)
     if flags.ndim != 1:
         raise ShapeError(mismatch("keep", flags.shape, "(keys,)", "one pattern, one sequence"))
     if flags.dtype != np.bool_ and flags.size:
         hint = "True = a real key: `attention_mask.astype(bool)`"
         raise MaskError(mismatch("keep", f"dtype {flags.dtype}", "dtype bool", hint))
     shape = check_positions((len(flags) if sq is None else sq, len(flags)))
+    if is_cupy(flags):
+        return KeyFlags(flags, shape[0])
     return Columns(shape, f"key_padding(<{int(flags.sum())} of {len(flags)}>)", flags.astype(bool))

@@ -9,10 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
+from stof_cupy.errors import (
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    mismatch,
+)
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import BsrMask, MaskStack, as_masks
+from stof_cupy.masks import DeviceMask, MaskStack, as_masks
+from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops._arrays import (
     FLOAT32_MAX,
     Array,
@@ -84,10 +92,12 @@ def attention(
         key head serves ``heads / kv_heads`` consecutive query heads.
     v : ndarray
         Values, shape ``(batch, kv_heads, seq_k, value_dim)``.
-    mask : BsrMask, MaskStack, pattern, bool ndarray or scipy.sparse matrix, optional
+    mask : BsrMask, MaskStack, DeviceMask, pattern, bool ndarray or scipy.sparse matrix, optional
         True where a query may attend to a key. Shape ``(seq_q, seq_k)``: one for all batches and
-        heads; a MaskStack or bool ndarray may have leading axes that broadcast to ``(batch,
-        heads)``, those of queries where heads share keys.
+        heads; a MaskStack, DeviceMask or bool ndarray may have leading axes that broadcast to
+        ``(batch, heads)``, those of queries where heads share keys. A CuPy array, and a pattern
+        that names some, is built on the GPU at every call, which waits for it:
+        ``mask.to("cuda", tiles=, bitmaps=)`` and `DeviceMask.rebuild` do not.
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``.
     kv_lengths : ndarray of int, optional
@@ -146,7 +156,7 @@ def attention(
 
 def _validate(
     q: Array, k: Array, v: Array, mask: Any, kv_lengths: Array | None, out: Array | None
-) -> tuple[str, Problem, BsrMask | MaskStack | None]:
+) -> tuple[str, Problem, AnyMask | None]:
     """Check every argument and describe the problem."""
     where = backend(q=q, k=k, v=v, kv_lengths=kv_lengths, out=out)
     check_dtype("q", q)
@@ -169,6 +179,10 @@ def _validate(
             raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
         check_shape("kv_lengths", kv_lengths, (batch,))
     bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
+    if isinstance(bsr, DeviceMask) and (where == "numpy" or bsr.device != q.device.id):
+        got = f"on CUDA device {bsr.device}"
+        expected = "on the CPU: mask.to('cpu')" if where == "numpy" else f"on device {q.device.id}"
+        raise DeviceError(mismatch("mask", got, f"{expected}, like q"))
     dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
     return where, Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v), bsr
 
@@ -191,7 +205,7 @@ def _launch(
     q: Array,
     k: Array,
     v: Array,
-    mask: BsrMask | MaskStack | None,
+    mask: AnyMask | None,
     scale: float,
     kv_lengths: Array | None,
     return_lse: bool,
@@ -254,16 +268,15 @@ def _tensor_fields(q: Array, k: Array, v: Array, out: Array) -> dict[str, int]:
     return fields
 
 
-def _mask_fields(mask: BsrMask | MaskStack | None, problem: Problem) -> dict[str, int]:
+def _mask_fields(mask: AnyMask | None, problem: Problem) -> dict[str, int]:
     """Return where the lists of the mask are on the current device; zeros without a mask."""
-    fields = dict.fromkeys((*_LISTS, "mask_of", "mask_batch", "mask_head"), 0)
+    fields = dict.fromkeys((*_LISTS, "mask_of", "mask_batch", "mask_head", "overflow"), 0)
     if mask is not None:
-        schedule = mask.schedule()
-        lists = schedule.on_device()
-        for name in _LISTS:
+        lists = mask.schedule().on_device()
+        for name in (*_LISTS, "overflow"):
             fields[name] = pointer(getattr(lists, name))
-        if isinstance(mask, MaskStack):
+        if lists.mask_of.size > 1:
             fields["mask_of"] = pointer(lists.mask_of)
-            strides = schedule.mask_strides(problem.batch, problem.heads)
+            strides = lists.mask_strides(problem.batch, problem.heads)
             fields["mask_batch"], fields["mask_head"] = strides
     return fields
