@@ -80,11 +80,21 @@ __device__ __forceinline__ T unchanging(u64 address) {
 #endif
 }
 
-// Element `index` of an array; 0 beyond it.
-template <typename T, typename Index>
-__device__ __forceinline__ typename Element<T>::Type at(const Array& array, Index index) {
-  if (static_cast<u64>(static_cast<i64>(index)) >= static_cast<u64>(array.size)) return 0;
-  return Element<T>::value(unchanging<T>(array.data + static_cast<i64>(index) * array.stride));
+// Element `index` of an array; 0 beyond it. Loads something in any case: a load under no condition
+// can be moved out of a loop.
+template <typename T>
+__device__ __forceinline__ typename Element<T>::Type at(const Array& array, int index) {
+  const bool inside = static_cast<u32>(index) < array.reach;
+  const i64 offset = static_cast<i64>(inside ? index : 0) * array.stride;
+  const typename Element<T>::Type x = Element<T>::value(unchanging<T>(array.data + offset));
+  return inside ? x : 0;
+}
+template <typename T>
+__device__ __forceinline__ typename Element<T>::Type at(const Array& array, i64 index) {
+  const bool inside = static_cast<u64>(index) < static_cast<u64>(array.size);
+  const i64 offset = (inside ? index : 0) * array.stride;
+  const typename Element<T>::Type x = Element<T>::value(unchanging<T>(array.data + offset));
+  return inside ? x : 0;
 }
 
 template <typename T>

@@ -43,12 +43,26 @@ __device__ inline Range bounds(const Intervals& leaf, Lead lead, int q) {
   return {leaf.start[at], leaf.stop[at]};
 }
 
+__device__ inline Range bounds(const Segments& leaf, int q) {
+  int low = 0, high = leaf.count - 1;  // the first segment that stops after q
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (leaf.query_stop[middle] <= q)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  const int stop = leaf.key_stop[low];
+  return {leaf.key_start[low], leaf.reach ? smaller(stop, q + leaf.reach[low] + 1) : stop};
+}
+
 __device__ inline bool has_bounds(const Node& node) {
-  return node.kind == kBand || node.kind == kIntervals;
+  return node.kind == kBand || node.kind == kIntervals || node.kind == kSegments;
 }
 
 __device__ inline Range bounds(const Node& node, Lead lead, int q) {
-  return node.kind == kBand ? bounds(node.band, q) : bounds(node.intervals, lead, q);
+  if (node.kind == kBand) return bounds(node.band, q);
+  return node.kind == kSegments ? bounds(node.segments, q) : bounds(node.intervals, lead, q);
 }
 
 constexpr Facts kNoFacts = {0x7fffffff, 0, 0, 0x7fffffff};  // of no row
@@ -281,6 +295,7 @@ __device__ inline State leaf_state(const Node& node, const Facts& rows, Lead lea
   switch (node.kind) {
     case kBand:
     case kIntervals:
+    case kSegments:
       return interval_state(rows, box);
     case kColumns:
       return bits_state(node.columns.words, ceil_div(node.cols, 64), box.k0, box.k1);
@@ -315,6 +330,7 @@ __device__ inline u64 leaf_word(const Node& node, Lead lead, int lead_inner, con
   switch (node.kind) {
     case kBand:
     case kIntervals:
+    case kSegments:
       return interval_word(bounds(node, lead, q), k);
     case kColumns:
       return bits_at(node.columns.words, ceil_div(node.cols, 64), k);

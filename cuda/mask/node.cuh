@@ -12,6 +12,7 @@ enum Kind : int {
   kPop,   // join the one set aside last with it
   kBand,
   kIntervals,
+  kSegments,
   kColumns,
   kDiagonals,
   kBlocks,
@@ -37,6 +38,16 @@ struct Intervals {
   const int* start;
   const int* stop;
   i64 lead[2];
+};
+
+// Queries before query_stop[n], and not before that of segment n - 1, see keys [key_start[n],
+// key_stop[n]), and of a causal mask none after their own number + reach[n].
+struct Segments {
+  const int* query_stop;
+  const int* key_start;
+  const int* key_stop;
+  const int* reach;  // or null
+  int count;
 };
 
 struct Columns {
@@ -107,6 +118,7 @@ struct Node {
   union {
     Band band;
     Intervals intervals;
+    Segments segments;
     Columns columns;
     Diagonals diagonals;
     Blocks blocks;
@@ -120,9 +132,10 @@ struct Node {
 
 // An array or a scalar that a formula names.
 struct Array {
-  u64 data;    // address, or the bits of an i64 or double
+  u64 data;    // address, of something even if there are no elements; or the bits of a scalar
   i64 size;    // elements
-  i64 stride;  // bytes
+  int stride;  // bytes
+  u32 reach;   // elements that an int can index
 };
 
 // The element of the leading axes (batch, heads) that is being built.

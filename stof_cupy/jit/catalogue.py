@@ -240,14 +240,17 @@ def mask_select(dtype: str) -> KernelSpec:
 DOCUMENT_CHUNK = 4096
 """Tokens that a CTA of :func:`mask_documents` takes."""
 
-_IDS = {"int32": "int", "int64": "long long"}
+_IDS = {
+    **{"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"},
+    **{f"uint{8 * size}": f"stof::u{8 * size}" for size in (1, 2, 4, 8)},
+}
 
 
 @cache
 def mask_documents(dtype: str) -> KernelSpec:
-    """Return the runs of equal document ids, which are ``"int32"`` or ``"int64"``."""
+    """Return the runs of equal document ids, of any integer type."""
     return KernelSpec(
-        name=f"mask_documents_i{dtype[3:]}",
+        name=f"mask_documents_{dtype}",
         header="mask/documents.cuh",
         type=f"stof::mask::Documents<{_IDS[dtype]}, {DOCUMENT_CHUNK}>",
         params=(

@@ -42,10 +42,13 @@ class Formula:
         Not 0 where query `i` sees key `j`; arrays are `p`.
     state : str
         The ``State`` of queries `i0` to `i1` and keys `j0` to `j1`.
+    arrays : int
+        How many `p` are there.
     """
 
     value: str
     state: str
+    arrays: int
 
 
 @cache
@@ -92,6 +95,10 @@ def mask_build(
 
 def _formulas(formulas: Sequence[Formula]) -> str:
     """Return the C++ type of formulas, as ``NoFormulas`` in mask/program.cuh."""
+    used = max(each.arrays for each in formulas)
+    arrays = ", ".join(f"q[{number}]" for number in range(used))
+    # A copy with constant indices stays in registers.
+    copy = f"const Array p[] = {{{arrays}}};" if used else "const Array* const p = q;"
     values = "\n".join(
         f"      case {number}: return formula_word(i, j, [=](int i, int j) -> bool {{ return {each.value}; }});"
         for number, each in enumerate(formulas)
@@ -108,7 +115,8 @@ struct Formulas {{
       default: return kPart;
     }}
   }}
-  __device__ static u64 row_word(int which, int i, int j, const Array* p) {{
+  __device__ static u64 row_word(int which, int i, int j, const Array* q) {{
+    {copy}
     switch (which) {{
 {values}
       default: return 0;

@@ -260,7 +260,7 @@ class Pattern(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again when it is asked for."""
-        return {k: value for k, value in self.__dict__.items() if k not in ("runs", "_bsr")}
+        return {k: value for k, value in self.__dict__.items() if k not in ("runs", "_bsr", "_intervals")}
 
     def _named(self, label: str) -> Pattern:
         """Give a compound the name its user knows; called before anyone else holds it."""

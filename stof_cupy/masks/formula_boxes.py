@@ -150,7 +150,7 @@ class _Segments:
         self._asked += len(start)
         if self._asked > _MOST:
             hint = "the formula settles no large block of tiles: give `within`"
-            raise UnsupportedError(mismatch("mask", "more tiles", "at most 2**28", hint))
+            raise UnsupportedError(mismatch("mask", "over 2**28 tiles", "at most 2**28", hint))
         cols = grid(self._shape)[1]
         row = start // cols
         i0, j0 = row * TILE, (start - row * cols) * TILE

@@ -142,7 +142,8 @@ def _value(symbol: str, args: tuple[Term, ...], a: Span) -> tuple[str, str]:
             f"(!{args[0].text})" if args[0].type == "bool" else f"({args[0].text} == 0)"
         ), "bool"
     if symbol in ("&&", "||"):
-        return f"({args[0].to('bool')} {symbol} {args[1].to('bool')})", "bool"
+        # Of bools that have no side effects; without a branch, loads move out of loops.
+        return f"({args[0].to('bool')} {symbol[0]} {args[1].to('bool')})", "bool"
     if symbol == "?:":
         type_ = _common(*args[1:])
         yes, no = (arg.to(type_) for arg in args[1:])

@@ -31,12 +31,7 @@ class Binary(Pattern):
             name = f"right operand of {symbol}"
             raise ShapeError(mismatch(name, right.shape, left.shape, "shapes must be equal"))
         super().__init__(left.shape, f"({left._label} {symbol} {right._label})")
-        try:
-            self.lead = np.broadcast_shapes(left.lead, right.lead)
-        except ValueError:
-            hint = "leading axes broadcast"
-            name = f"right operand of {symbol}"
-            raise ShapeError(mismatch(name, right.lead, left.lead, hint)) from None
+        self.lead = left.lead if left.lead == right.lead else _broadcast(left, right, symbol)
         self.left, self.right, self.symbol = left, right, symbol
         self.needs_cuda = left.needs_cuda or right.needs_cuda
         self._states, self._bits = self._OPERATIONS[symbol]
@@ -48,6 +43,14 @@ class Binary(Pattern):
         """Return row words of tiles, see `Pattern.row_words`."""
         words: Words = self._bits(self.left.row_words(keys), self.right.row_words(keys))
         return words
+
+
+def _broadcast(left: Pattern, right: Pattern, symbol: str) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(left.lead, right.lead)
+    except ValueError:
+        name, hint = f"right operand of {symbol}", "leading axes broadcast"
+        raise ShapeError(mismatch(name, right.lead, left.lead, hint)) from None
 
 
 class Not(Pattern):

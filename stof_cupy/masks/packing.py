@@ -13,8 +13,9 @@ from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, m
 from stof_cupy.masks.check import check_positions, flag, integers
 from stof_cupy.masks.device.leaf import DocumentIds, KeyFlags
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Columns, Intervals
+from stof_cupy.masks.leaves import Columns
 from stof_cupy.masks.positions import Align, Positions
+from stof_cupy.masks.segments import Segments
 from stof_cupy.masks.tiles import Int64s
 
 __all__ = ["document", "document_ids", "key_padding"]
@@ -70,18 +71,17 @@ def document(
     shape = check_positions((sum(rows.tolist()), sum(cols.tolist())))
     causal = flag("causal", causal)
     ends = np.cumsum(cols)
-    start, stop = np.repeat(ends - cols, rows), np.repeat(ends, rows)
+    reach = None
     label = f"document(<{len(rows)}>{', causal=True' if causal else ''}"
     if causal:
         # An alignment is needed as soon as one document's lengths differ.
         uneven = np.flatnonzero(rows != cols)[:1]
         sq, sk = (int(rows[uneven[0]]), int(cols[uneven[0]])) if len(uneven) else (0, 0)
         ending = Positions(sq, sk, align).label
-        within = np.arange(shape[0]) - np.repeat(np.cumsum(rows) - rows, rows)
-        shift = cols - rows if align == "bottom-right" else np.zeros_like(cols)
-        stop = np.minimum(stop, start + np.repeat(shift, rows) + within + 1)
+        last = cols - rows if align == "bottom-right" else np.zeros_like(cols)
+        reach = ends - cols + last - (np.cumsum(rows) - rows)
         label += ending
-    return Intervals(shape, f"{label})", start, stop)
+    return Segments(shape, f"{label})", np.cumsum(rows), ends - cols, ends, reach)
 
 
 def _lengths(name: str, values: Any) -> Int64s:
@@ -98,8 +98,8 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     ----------
     ids : integer array (tokens,)
         Equal for tokens of one document, which lie side by side. Tokens with a negative number are
-        padding: they see nothing and are not seen. A CuPy array, int32 or int64, is read when the
-        mask is built on the GPU, and a document that comes back counts as another one there.
+        padding: they see nothing and are not seen. A CuPy array is read when the mask is
+        built on the GPU, and a document that comes back counts as another one there.
     causal : bool
         Whether a token sees only itself and those before it.
 
@@ -108,7 +108,7 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     MaskError
         If documents overlap: an id comes back after another one.
     DTypeError
-        If the ids are not integers, or CuPy's of another type.
+        If the ids are not integers.
     ShapeError
         If they are not 1-D.
 
@@ -124,8 +124,8 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     if is_cupy(ids):
         if ids.ndim != 1:
             raise ShapeError(mismatch("ids", ids.shape, "(tokens,)"))
-        if ids.dtype.name not in ("int32", "int64"):
-            raise DTypeError(mismatch("ids", f"dtype {ids.dtype}", "int32 or int64 on CUDA"))
+        if ids.dtype.kind not in "iu":
+            raise DTypeError(mismatch("ids", f"dtype {ids.dtype}", "integers"))
         check_positions((len(ids), len(ids)))
         return DocumentIds(ids, causal)
     numbers = integers("ids", ids)
@@ -140,13 +140,10 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
         got = f"document {again} at {at[0]} and again at {at[1]}"
         hint = "a predicate, or blocks, can say what sees what in interleaved documents"
         raise MaskError(mismatch("ids", got, "documents that do not overlap", hint))
-    lengths = np.diff(begins, append=len(numbers))
-    start = np.repeat(begins, lengths)
-    stop = np.repeat(begins + lengths, lengths)
-    if causal:
-        stop = np.minimum(stop, np.arange(1, len(numbers) + 1))
+    ends = np.append(begins[1:], len(numbers)) if len(begins) else begins
     label = f"document_ids(<{len(real)}>{', causal=True' if causal else ''})"
-    return Intervals(shape, label, start, np.where(numbers < 0, start, stop))
+    reach = np.zeros_like(begins) if causal else None
+    return Segments(shape, label, ends, begins, np.where(owners < 0, begins, ends), reach)
 
 
 def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None) -> Pattern:

@@ -125,6 +125,8 @@ def predicate(
         hint = "arrays are masks by themselves: masks.as_mask"
         expected = "a function of (q, k) or a formula"
         raise DTypeError(mismatch("function", type(function).__name__, expected, hint))
+    if not isinstance(arrays, Mapping | None):
+        raise DTypeError(mismatch("arrays", type(arrays).__name__, "a dict of arrays by name"))
     if not isinstance(function, str) and arrays is not None:
         hint = "a function has arrays of its own"
         raise ArgumentError(mismatch("arrays", f"{len(arrays)} with a function", "None", hint))

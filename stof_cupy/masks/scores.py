@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.dtypes import dtype_name, is_float
+from stof_cupy.dtypes import dtype_name, is_cupy, is_float
 from stof_cupy.errors import (
     ArgumentError,
     DeviceError,
@@ -94,7 +93,7 @@ def score_blocks(
     >>> score_blocks(scores, threshold=0.4, shape=(150, 192)).tobsr()
     <BsrMask (150, 192): density 0.382; tiles: 4 full, 0 part, 5 empty; 0 bitmaps, 48 bytes>
     """
-    on_gpu = _is_cupy(scores)
+    on_gpu = is_cupy(scores)
     _check_scores(scores, on_gpu)
     lead, counts = tuple(scores.shape[:-2]), tuple(scores.shape[-2:])
     height, width = _sizes(block)
@@ -154,7 +153,7 @@ class DeviceScores(Leaf):
         super().__init__(shape, _label(counts, top, threshold))
         self.scores: Final = scores
         self.block: Final = block
-        self.lead: Final[tuple[int, ...]] = lead
+        self.lead = lead
         self.top: Final = top
         self.threshold: Final = threshold
 
@@ -167,12 +166,6 @@ class DeviceScores(Leaf):
     def _not_here(self) -> NoReturn:
         hint = "`.to('cuda')` builds it, `.to('cuda').to('cpu')` brings it back"
         raise DeviceError(mismatch("scores", "a CuPy array", "a NumPy array on the CPU", hint))
-
-
-def _is_cupy(x: Any) -> bool:
-    """Whether `x` is a CuPy array, decided without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def _is_numpy(x: Any) -> bool:
@@ -217,7 +210,7 @@ def _threshold(threshold: Any, scores: Any, on_gpu: bool) -> Any:
     wide = np.float64 if dtype_name(scores.dtype) == "float64" else np.float32
     if isinstance(threshold, int | float | np.generic):
         return _one_threshold(threshold, wide)
-    if on_gpu and _is_cupy(threshold):
+    if on_gpu and is_cupy(threshold):
         import cupy as xp
 
         if threshold.dtype != wide:

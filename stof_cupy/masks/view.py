@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stof_cupy.masks.band import Band
 from stof_cupy.masks.bitmap import TILE, Words
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Intervals
 from stof_cupy.masks.runs import Runs, agreed
 from stof_cupy.masks.tiles import Int64s, grid
 
@@ -27,12 +27,16 @@ def window(
     What lies outside of `operand` is False.
     """
     size = check_shape(shape)
-    q, keys = np.arange(size[0], dtype=np.int64) + origin[0], operand.shape[1]
-    inside = (q >= 0) & (q < operand.shape[0])
-    start = np.full(size[0], -origin[1])
-    stop = np.where(inside, keys - origin[1], start)
-    frame = Intervals(size, "frame", start, stop)
-    if 0 in (*size, *operand.shape):
+    queries, keys = ((-at, whole - at) for at, whole in zip(origin, operand.shape, strict=True))
+    frame = Band(
+        size,
+        "frame",
+        query_start=queries[0],
+        query_stop=queries[1],
+        key_start=keys[0],
+        key_stop=keys[1],
+    )
+    if frame.query_start == frame.query_stop:  # nothing of the operand is seen
         return frame._named(label)
     return (View(operand, origin, size) & frame)._named(label)
 

@@ -114,7 +114,9 @@ def text(rng: random.Random, node: Tree, floor: int = 0) -> str:
     else:
         level = LEVEL[symbol]
         left = level + (level in (7, 8))  # comparisons do not chain
-        made = f"{text(rng, args[0], left)} {symbol}{space}{text(rng, args[1], level + 1)}"
+        right = text(rng, args[1], level + 1)
+        space = " " if right[0] in "+-" else space  # C has `++` and `--`
+        made = f"{text(rng, args[0], left)} {symbol}{space}{right}"
     return f"({made})" if level < floor or rng.random() < 0.1 else made
 
 

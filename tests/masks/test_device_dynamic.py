@@ -238,13 +238,12 @@ def test_one_mask_on_each_of_two_streams() -> None:
 
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("s", SIZES)
-@pytest.mark.parametrize("dtype", ("int8", "int32", "int64", "uint8", "uint32"))
+@pytest.mark.parametrize("dtype", ("int32", "int64"))
 def test_document_ids(dtype: str, s: int, causal: bool) -> None:
     import cupy
 
     g = np.random.default_rng(s)
-    low = 0 if dtype.startswith("u") else -2
-    ids = np.repeat(g.integers(low, 100, 9), g.multinomial(s, [1 / 9] * 9)).astype(dtype)
+    ids = np.repeat(g.integers(-2, 100, 9), g.multinomial(s, [1 / 9] * 9)).astype(dtype)
     pattern = masks.document_ids(cupy.asarray(ids), causal=causal)
     assert pattern.shape == (s, s)
     check_array(pattern.to("cuda"), documents(ids, causal))
@@ -363,6 +362,7 @@ def test_combined_with_masks_of_other_leading_axes() -> None:
     "make",
     [
         lambda cupy: masks.document_ids(cupy.zeros(5, np.float32)),
+        lambda cupy: masks.document_ids(cupy.zeros(5, np.uint8)),  # none is padding
         lambda cupy: masks.document_ids(cupy.zeros((5, 5), np.int32)),
         lambda cupy: masks.key_padding(cupy.zeros(5, np.int32)),
         lambda cupy: masks.key_padding(cupy.zeros((5, 5), bool)),

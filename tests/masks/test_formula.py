@@ -38,7 +38,9 @@ def test_random_formulas(rng: random.Random) -> None:
     i = np.array(sorted(rng.sample(range(100), 6)))[:, None]
     j = np.array(sorted(rng.sample(range(100), 7)))
     made = formula.evaluate(i, j, used(formula, values))
-    expected = [[formulas.meaning(tree, a, b, values) != 0 for b in j.tolist()] for a in i[:, 0].tolist()]
+    expected = [
+        [formulas.meaning(tree, a, b, values) != 0 for b in j.tolist()] for a in i[:, 0].tolist()
+    ]
     np.testing.assert_array_equal(made, expected, err_msg=formula.text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ from stof_cupy.masks.schedule import DeviceSchedule, Layout
 from stof_cupy.masks.tiles import check_count
 
 __all__ = ["Lists"]
+
+
+_QUERIES = 2**26
 
 
 class Lists:
@@ -51,23 +56,29 @@ class Lists:
 
         self._tile = rows, cols = _check(tile, layout, shape)
         self._program, self._shape = program, shape
-        self._masks = int(np.prod(program.lead))
+        self._masks = math.prod(program.lead)
         self._rows = -(-shape[0] // rows)
-        every = self._masks * self._rows
         self._build = kernel(mask_build(self._tile, layout == "accumulator", program.formulas))
         self._order = kernel(mask_order())
-        self._progress = cupy.empty(every + 1, np.uint64)
-        row_ptr = cupy.zeros((self._masks, self._rows + 1), np.int32)
-        full_ptr = cupy.empty((self._masks, self._rows), np.int32)
-        order = cupy.empty((self._masks, self._rows), np.int32)
-        self._totals = cupy.zeros(3, np.int32)
+        every = self._masks * self._rows
+        # In one piece, because each allocation takes microseconds.
+        sizes = (2 * (every + 1), 4, self._masks, every + self._masks, every, every)
+        ends = tuple(accumulate(sizes))
+        whole = cupy.zeros(ends[-1], np.int32)
+        progress, self._totals, mask_of, row_ptr, full_ptr, order = (
+            whole[end - size : end] for size, end in zip(sizes, ends, strict=True)
+        )
+        if self._masks > 1:
+            mask_of[...] = cupy.arange(self._masks, dtype=np.int32)
+        self._progress = progress
         self._pointers = {
-            "progress": self._progress.data.ptr,
+            "progress": progress.data.ptr,
             "row_ptr": row_ptr.data.ptr,
             "full_ptr": full_ptr.data.ptr,
             "totals": self._totals.data.ptr,
         }
         if capacity is None:
+            self._prepare()
             self._launch_build(self._params((0, 0), 0, 0, 0))
             capacity = self.totals()
             check_count("mask", capacity[0])
@@ -86,25 +97,28 @@ class Lists:
             row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
         )
         self.schedule = DeviceSchedule(
-            row_ptr=row_ptr,
-            full_ptr=full_ptr,
+            row_ptr=row_ptr.reshape(self._masks, self._rows + 1),
+            full_ptr=full_ptr.reshape(self._masks, self._rows),
             cols=listed[0],
             bitmap_id=listed[1],
             bitmaps=bitmaps,
-            order=order,
-            mask_of=cupy.arange(self._masks, dtype=np.int32).reshape(program.lead),
+            order=order.reshape(self._masks, self._rows),
+            mask_of=mask_of.reshape(program.lead),
             groups=None,
-            overflow=self._totals[2:],
+            overflow=self._totals[2:3],
         )
         self.build()
 
     def build(self) -> None:
         """Fill the lists on the current stream."""
-        for step in self._program.prepare:
-            step()
+        self._prepare()
         self._launch_build(self._packed)
         blocks = -(-self._rows // self._order.spec.threads)
         self._order((self._masks * blocks,), self._order_packed)
+
+    def _prepare(self) -> None:
+        for step in self._program.prepare:
+            step()
 
     def _launch_build(self, params: np.void) -> None:
         self._progress.data.memset_async(0, self._progress.nbytes)
@@ -128,7 +142,7 @@ class Lists:
 
     def totals(self) -> tuple[int, int]:
         """Return how many tiles and bitmaps the mask lists; waits for the current stream."""
-        tiles, bitmaps, _ = self._totals.get().tolist()
+        tiles, bitmaps = self._totals[:2].get().tolist()
         return tiles, bitmaps
 
     def check(self) -> tuple[int, int]:
@@ -158,4 +172,6 @@ def _check(tile: tuple[int, int], layout: Layout, shape: tuple[int, int]) -> tup
     if -(-shape[1] // cols) > MASK_COLUMNS:
         expected = f"at most {MASK_COLUMNS * cols}"
         raise UnsupportedError(mismatch("keys of a mask on CUDA", shape[1], expected))
+    if shape[0] > _QUERIES:
+        raise UnsupportedError(mismatch("queries of a mask on CUDA", shape[0], "at most 2**26"))
     return rows, cols

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import dtype_name
-from stof_cupy.errors import DeviceError, mismatch
+from stof_cupy.errors import DeviceError, UnsupportedError, mismatch
 from stof_cupy.jit.mask_kernels import Formula
 from stof_cupy.masks.band import Band
 from stof_cupy.masks.bitmap import TILE
@@ -21,6 +21,7 @@ from stof_cupy.masks.neighborhoods import Neighborhood
 from stof_cupy.masks.predicates import FormulaPredicate
 from stof_cupy.masks.schedule import Schedule
 from stof_cupy.masks.scores import DeviceScores
+from stof_cupy.masks.segments import Segments
 from stof_cupy.masks.tiles import grid
 
 __all__ = ["program_of"]
@@ -71,6 +72,12 @@ def _band(builder: Builder, leaf: Band) -> _Lowered:
 def _intervals(builder: Builder, leaf: Intervals) -> _Lowered:
     start, stop = leaf.bounds()
     return "intervals", (builder.uploads.add(start), builder.uploads.add(stop), 0, 0)
+
+
+def _segments(builder: Builder, leaf: Segments) -> _Lowered:
+    arrays = (leaf.query_stop, leaf.key_start, leaf.key_stop, leaf.reach)
+    at = (0 if each is None else builder.uploads.add(each.astype(np.int32)) for each in arrays)
+    return "segments", (*at, len(leaf.query_stop))
 
 
 def _columns(builder: Builder, leaf: Columns) -> _Lowered:
@@ -169,19 +176,27 @@ def _scores(builder: Builder, leaf: DeviceScores) -> _Lowered:
 
 def _formula(builder: Builder, leaf: FormulaPredicate) -> _Lowered:
     first = len(builder.arrays)
+    at: Any
     for name in leaf.formula.names:
         value, kind = leaf.values[name], leaf.kinds[name]
         if isinstance(kind, str):  # of a scalar
             bits = np.float64(value) if kind == "float" else np.int64(value)
             builder.arrays.append((int(bits.view(np.uint64)), 0, 0))
         elif isinstance(value, np.ndarray):
-            at = builder.uploads.add(value)
+            at = builder.uploads.add(value if value.size else np.zeros(1, value.dtype))
             builder.arrays.append((at, len(value), value.itemsize))
         else:
             builder.kept.append(value)
-            builder.arrays.append((_address(value), len(value), value.strides[0]))
+            at = _address(value) if value.size else builder.uploads.add(np.zeros(1, np.int64))
+            step = value.strides[0]
+            if not -(2**31) <= step < 2**31:
+                got = f"a stride of {step} bytes"
+                raise UnsupportedError(mismatch(f"arrays[{name!r}]", got, "less than 2**31"))
+            builder.arrays.append((at, len(value), step))
     formula = Formula(
-        leaf.formula.cuda(leaf.kinds, leaf.shape), leaf.formula.cuda_state(leaf.kinds, leaf.shape)
+        leaf.formula.cuda(leaf.kinds, leaf.shape),
+        leaf.formula.cuda_state(leaf.kinds, leaf.shape),
+        len(leaf.formula.names),
     )
     if formula not in builder.formulas:
         builder.formulas.append(formula)
@@ -191,6 +206,7 @@ def _formula(builder: Builder, leaf: FormulaPredicate) -> _Lowered:
 _LEAVES: dict[type[Pattern], Callable[[Builder, Any], _Lowered]] = {
     Band: _band,
     Intervals: _intervals,
+    Segments: _segments,
     Columns: _columns,
     Diagonals: _diagonals,
     Blocks: _blocks,

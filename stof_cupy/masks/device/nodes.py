@@ -29,7 +29,7 @@ INVERT_LEAF, INVERT_RESULT = 1, 2
 """Flags: complement the node's value before, or the accumulator after they are joined."""
 
 _HEADER = Struct("8i")  # kind, join, invert, q, k, rows, cols, unused
-_ARRAY = Struct("Qqq")  # address or the bits of a scalar, elements, stride in bytes
+_ARRAY = Struct("QqiI")  # address or bits of a scalar; elements; stride in bytes; elements again
 
 _PAYLOADS = {
     "push": Struct(""),
@@ -38,6 +38,8 @@ _PAYLOADS = {
     "band": Struct("9i"),
     # start, stop, lead[2]
     "intervals": Struct("2Q2q"),
+    # query_stop, key_start, key_stop, reach, count
+    "segments": Struct("4Qi"),
     # words
     "columns": Struct("Q"),
     # words, zero, words_count
@@ -104,5 +106,7 @@ def pack_program(nodes: Sequence[Node], arrays: Sequence[tuple[int, int, int]]) 
         What formulas name: address or scalar, elements, stride in bytes.
     """
     steps = b"".join(node.pack() for node in nodes).ljust(MASK_NODES * NODE_BYTES, b"\0")
-    named = b"".join(_ARRAY.pack(*each) for each in arrays)
+    named = b"".join(
+        _ARRAY.pack(at, size, step, min(size, 2**31)) for at, size, step in arrays
+    )
     return steps + named.ljust(MASK_ARRAYS * _ARRAY.size, b"\0")

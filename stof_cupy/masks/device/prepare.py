@@ -19,7 +19,7 @@ def find_documents(ids: Any, causal: bool, bounds: Any) -> Callable[[], None]:
     Parameters
     ----------
     ids : cupy.ndarray (tokens,)
-        int32 or int64.
+        Integers.
     causal : bool
         Whether a token sees no key after itself.
     bounds : cupy.ndarray (2, tokens)
