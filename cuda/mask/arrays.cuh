@@ -85,7 +85,8 @@ __device__ __forceinline__ T unchanging(u64 address) {
 template <typename T>
 __device__ __forceinline__ typename Element<T>::Type at(const Array& array, int index) {
   const bool inside = static_cast<u32>(index) < array.reach;
-  const i64 offset = static_cast<i64>(inside ? index : 0) * array.stride;
+  const int safe = inside ? index : 0;
+  const i64 offset = static_cast<i64>(safe) * array.stride;
   const typename Element<T>::Type x = Element<T>::value(unchanging<T>(array.data + offset));
   return inside ? x : 0;
 }

@@ -288,75 +288,66 @@ __device__ inline u64 dense_word(const Dense& leaf, Lead lead, int cols, int q, 
 
 // All leaves --------------------------------------------------------------------------------------
 
-// The state of a box. `Formulas` is what the kernel was compiled with, see mask/program.cuh.
+// Whether a node is of a kind, for kinds that `Kinds` (NoFormulas in mask/program.cuh, or what is
+// generated) says there are: of the others there is no code, and a kernel with a user's formula,
+// who waits for it, is compiled the sooner.
+template <typename Kinds>
+__device__ inline bool is(const Node& node, Kind kind) {
+  return (Kinds::kKinds >> kind & 1) != 0 && node.kind == kind;
+}
+
+// The state of a box.
 template <typename Formulas>
 __device__ inline State leaf_state(const Node& node, const Facts& rows, Lead lead, int lead_inner,
                                    const Array* arrays, const Box& box) {
-  switch (node.kind) {
-    case kBand:
-    case kIntervals:
-    case kSegments:
-      return interval_state(rows, box);
-    case kColumns:
-      return bits_state(node.columns.words, ceil_div(node.cols, 64), box.k0, box.k1);
-    case kDiagonals:
-      return bits_state(node.diagonals.words, node.diagonals.words_count,
-                        static_cast<i64>(box.k0) - (box.q1 - 1) + node.diagonals.zero,
-                        static_cast<i64>(box.k1) - box.q0 + node.diagonals.zero);
-    case kBlocks:
-      return block_state(box, node.blocks.height, node.blocks.width,
-                         [&](int r, int c) { return kept(node.blocks, lead, r, c); });
-    case kScores:
-      return block_state(box, node.scores.height, node.scores.width, [&](int r, int c) {
-        return kept(node.scores, lead, r, c, ceil_div(node.rows, node.scores.height), lead_inner);
-      });
-    case kStored:
-      return stored_state(node.stored, lead, node.rows, box);
-    case kNeighborhood:
-      return neighborhood_state(node.neighborhood, box);
-    case kDense:
-      if (node.dense.row != 0) return kPart;
-      return words_state(box.k0, box.k1,
-                         [&](int k) { return dense_word(node.dense, lead, node.cols, box.q0, k); });
-    default:
-      return static_cast<State>(Formulas::box_state(node.formula.which, box.q0, box.q1 - 1, box.k0,
-                                                    box.k1 - 1, arrays + node.formula.first));
-  }
+  if (has_bounds(node)) return interval_state(rows, box);
+  if (is<Formulas>(node, kColumns))
+    return bits_state(node.columns.words, ceil_div(node.cols, 64), box.k0, box.k1);
+  if (is<Formulas>(node, kDiagonals))
+    return bits_state(node.diagonals.words, node.diagonals.words_count,
+                      static_cast<i64>(box.k0) - (box.q1 - 1) + node.diagonals.zero,
+                      static_cast<i64>(box.k1) - box.q0 + node.diagonals.zero);
+  if (is<Formulas>(node, kBlocks))
+    return block_state(box, node.blocks.height, node.blocks.width,
+                       [&](int r, int c) { return kept(node.blocks, lead, r, c); });
+  if (is<Formulas>(node, kScores))
+    return block_state(box, node.scores.height, node.scores.width, [&](int r, int c) {
+      return kept(node.scores, lead, r, c, ceil_div(node.rows, node.scores.height), lead_inner);
+    });
+  if (is<Formulas>(node, kStored)) return stored_state(node.stored, lead, node.rows, box);
+  if (is<Formulas>(node, kNeighborhood)) return neighborhood_state(node.neighborhood, box);
+  if (is<Formulas>(node, kDense) && node.dense.row == 0)
+    return words_state(box.k0, box.k1,
+                       [&](int k) { return dense_word(node.dense, lead, node.cols, box.q0, k); });
+  if (is<Formulas>(node, kFormula))
+    return static_cast<State>(Formulas::box_state(node.formula.which, box.q0, box.q1 - 1, box.k0,
+                                                  box.k1 - 1, arrays + node.formula.first));
+  return kPart;
 }
 
 // Bits of keys k .. k + 63 of row q of a leaf that is no formula.
-__device__ inline u64 leaf_word(const Node& node, Lead lead, int lead_inner, const Array* arrays,
-                                int q, int k) {
-  switch (node.kind) {
-    case kBand:
-    case kIntervals:
-    case kSegments:
-      return interval_word(bounds(node, lead, q), k);
-    case kColumns:
-      return bits_at(node.columns.words, ceil_div(node.cols, 64), k);
-    case kDiagonals:
-      return bits_at(node.diagonals.words, node.diagonals.words_count,
-                     static_cast<i64>(k) - q + node.diagonals.zero);
-    case kBlocks: {
-      const auto is_kept = [&](int r, int c) { return kept(node.blocks, lead, r, c); };
-      return block_word(q, k, node.cols, node.blocks.width, q / node.blocks.height, is_kept);
-    }
-    case kScores: {
-      const int rows = ceil_div(node.rows, node.scores.height);
-      const auto is_kept = [&](int r, int c) {
-        return kept(node.scores, lead, r, c, rows, lead_inner);
-      };
-      return block_word(q, k, node.cols, node.scores.width, q / node.scores.height, is_kept);
-    }
-    case kStored:
-      return stored_word(node.stored, lead, node, q, k);
-    case kNeighborhood:
-      return neighborhood_word(node.neighborhood, q, k);
-    case kDense:
-      return dense_word(node.dense, lead, node.cols, q, k);
-    default:
-      return 0;
+template <typename Kinds>
+__device__ inline u64 leaf_word(const Node& node, Lead lead, int lead_inner, int q, int k) {
+  if (has_bounds(node)) return interval_word(bounds(node, lead, q), k);
+  if (is<Kinds>(node, kColumns)) return bits_at(node.columns.words, ceil_div(node.cols, 64), k);
+  if (is<Kinds>(node, kDiagonals))
+    return bits_at(node.diagonals.words, node.diagonals.words_count,
+                   static_cast<i64>(k) - q + node.diagonals.zero);
+  if (is<Kinds>(node, kBlocks)) {
+    const auto is_kept = [&](int r, int c) { return kept(node.blocks, lead, r, c); };
+    return block_word(q, k, node.cols, node.blocks.width, q / node.blocks.height, is_kept);
   }
+  if (is<Kinds>(node, kScores)) {
+    const int rows = ceil_div(node.rows, node.scores.height);
+    const auto is_kept = [&](int r, int c) {
+      return kept(node.scores, lead, r, c, rows, lead_inner);
+    };
+    return block_word(q, k, node.cols, node.scores.width, q / node.scores.height, is_kept);
+  }
+  if (is<Kinds>(node, kStored)) return stored_word(node.stored, lead, node, q, k);
+  if (is<Kinds>(node, kNeighborhood)) return neighborhood_word(node.neighborhood, q, k);
+  if (is<Kinds>(node, kDense)) return dense_word(node.dense, lead, node.cols, q, k);
+  return 0;
 }
 
 }  // namespace stof::mask

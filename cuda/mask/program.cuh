@@ -13,6 +13,7 @@ constexpr int kMaxDepth = 4;  // accumulators set aside: five take 2^5 leaves
 
 // A kernel without formulas. Generated ones (stof_cupy/jit/mask_kernels.py) have these members.
 struct NoFormulas {
+  static constexpr u32 kKinds = ~0u;  // of nodes: one bit each
   // The state of queries i0 .. i1 and keys j0 .. j1.
   __device__ static int box_state(int, int, int, int, int, const Array*) { return kPart; }
   // Bits of keys j .. j + 63 of query i. All lanes of a warp ask at once, each for the query after
@@ -117,11 +118,11 @@ __device__ __forceinline__ u64 row_word(const Program& program, int count, Lead 
   return low_bits(keys - k) &
          evaluate<Bits>(program.nodes, count, aside, step, [&](const Node& node, int) -> u64 {
            const int row = q + node.q, col = k + node.k;
-           if (node.kind == kFormula)  // for all lanes at once, whatever their rows
+           if (is<Formulas>(node, kFormula))  // for all lanes at once, whatever their rows
              return Formulas::row_word(node.formula.which, row, col,
                                        program.arrays + node.formula.first);
            if (row < 0 || row >= node.rows || col >= node.cols || col <= -64) return 0;
-           return leaf_word(node, lead, lead_inner, program.arrays, row, col);
+           return leaf_word<Formulas>(node, lead, lead_inner, row, col);
          });
 }
 

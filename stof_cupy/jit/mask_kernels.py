@@ -53,7 +53,7 @@ class Formula:
 
 @cache
 def mask_build(
-    tile: tuple[int, int], accumulator: bool, formulas: tuple[Formula, ...] = ()
+    tile: tuple[int, int], accumulator: bool, formulas: tuple[Formula, ...] = (), kinds: int = -1
 ) -> KernelSpec:
     """Return the kernel that builds work lists.
 
@@ -65,13 +65,15 @@ def mask_build(
         Whether bitmaps are in accumulator order, else in 8x8 words.
     formulas : tuple of Formula
         Those that leaves of the program name.
+    kinds : int
+        A bit for each kind of node that a kernel with formulas has to know; one without knows all.
     """
     rows, cols = tile
     order = "accumulator" if accumulator else "words"
     name = f"mask_build_{rows}x{cols}_{order}"
     kind = f"stof::mask::Build<{rows}, {cols}, {'true' if accumulator else 'false'}"
     if formulas:
-        digest = hashlib.sha256(repr(formulas).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(repr((formulas, kinds)).encode()).hexdigest()[:12]
         name, kind = f"{name}_{digest}", f"{kind}, Formulas"
     pointers = ("progress", "row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "totals")
     sizes = ("node_count", "masks", "lead_inner", "queries", "keys")
@@ -89,11 +91,11 @@ def mask_build(
         ),
         threads=_THREADS,
         smem_bytes=states + words + 16 * MASK_NODES + 4 * _THREADS + 16 + 8 * _WARPS,
-        prelude=_formulas(formulas) if formulas else "",
+        prelude=_formulas(formulas, kinds) if formulas else "",
     )
 
 
-def _formulas(formulas: Sequence[Formula]) -> str:
+def _formulas(formulas: Sequence[Formula], kinds: int) -> str:
     """Return the C++ type of formulas, as ``NoFormulas`` in mask/program.cuh."""
     used = max(each.arrays for each in formulas)
     arrays = ", ".join(f"q[{number}]" for number in range(used))
@@ -109,6 +111,7 @@ def _formulas(formulas: Sequence[Formula]) -> str:
     return f"""\
 namespace stof::mask {{
 struct Formulas {{
+  static constexpr u32 kKinds = {kinds & 0xFFFFFFFF}u;
   __device__ static int box_state(int which, int i0, int i1, int j0, int j1, const Array* p) {{
     switch (which) {{
 {states}

@@ -72,7 +72,7 @@ class Spans:
 
 
 def classify(shape: tuple[int, int], ask: Ask, bound: Runs | None) -> Runs:
-    """Return the states of all tiles, asking for rows of tiles and halving what is not settled.
+    """Return the states of all tiles, asking for rows of tiles and splitting what is not settled.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ def _value(symbol: str, args: tuple[Term, ...], a: Span) -> tuple[str, str]:
         ), "bool"
     if symbol in ("&&", "||"):
         # Of bools that have no side effects; without a branch, loads move out of loops.
-        return f"({args[0].to('bool')} {symbol[0]} {args[1].to('bool')})", "bool"
+        return f"bool({args[0].to('bool')} {symbol[0]} {args[1].to('bool')})", "bool"
     if symbol == "?:":
         type_ = _common(*args[1:])
         yes, no = (arg.to(type_) for arg in args[1:])

@@ -108,7 +108,7 @@ def test_arrays_of_every_type(dtype: str, bounded: bool) -> None:
         (g.integers(low, 2 if dtype == "bool" else 5, n) * step).astype(dtype) for n in (200, 300)
     )
     where = masks.sliding_window(200, 300, window=70, align="top-left") if bounded else None
-    limit = where.toarray() if where else True
+    limit = True if where is None else where.toarray()
     for text, expected in (
         ("a[i] == b[j]", rows[:, None] == cols),
         ("a[i] >= b[j] && i >= j", (rows[:, None] >= cols) & np.tri(200, 300, dtype=bool)),
@@ -156,7 +156,7 @@ def test_what_is_read_out_of_bounds_is_zero(on_gpu: bool, bounded: bool) -> None
 
     i, j = np.indices((200, 260))
     where = masks.sliding_window(200, 260, window=64, align="top-left") if bounded else None
-    limit = where.toarray() if where else True
+    limit = True if where is None else where.toarray()
     x = cupy.asarray(values) if on_gpu else values
     for text, expected in (
         ("a[i] == a[j]", at(i) == at(j)),

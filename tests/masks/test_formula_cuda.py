@@ -218,11 +218,11 @@ def random_cases(count: int) -> list[Case]:
 
 @needs_compiler
 def test_values_and_states(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    cases = random_cases(240)
+    cases = random_cases(150)
     sources = [case.source(number) for number, case in enumerate(cases)]
     library = build(HOST + "\n".join(sources) + "}", tmp_path)
     claimed = compare(cases, library)
-    assert claimed.min() > 500  # of each state, so that neither check above is idle
+    assert claimed.min() > 300  # of each state, so that neither check above is idle
     assert capfd.readouterr().err == ""
 
 
@@ -251,6 +251,7 @@ EDGES = (
     *("abs(i - j) % 64 < 9", "min(i, n) / 64 == max(j, 1) / 64", "(i ^ j) < 64", "(i & 63) == 0"),
     *("n << 5 > j", "i64[i] << 3 > j", "u32[j] << 31 > 5", "(i * 4096 << 31) > j", "n * 5 < n - j"),
     *("(n | 1) > (n & ~1)", "(i64[i] ^ n) < 9", "n >> 40 > j", "(n ? n : i) % 5", "-(n % 9) > -j"),
+    *("i / (j - 5) >= 0", "i % (j % 5 + 1) < 4", "-i % -(j % 5 + 1) > -4", "-i / (j - 3) > -i"),
     *("abs(n % 1000) < j", "max(n, 1) / min(n, -1) < 0", "n / (j - 5)", "i / (n % 3 - 1) > 2"),
     *("i == j ? flag[i] : i > j", "true", "false", "0.5", "n", "x", "i64[n]", "i64[i64[i]]"),
 )
@@ -314,7 +315,7 @@ def test_text(text: str, shape: tuple[int, int], value: str) -> None:
     kinds = {"w": "int", "doc": np.dtype(np.int32)}
     if "w" in formula.names:
         formula = Formula.parse(f"{text} || doc[0]")  # the second name
-        value = f"({value} || (at<int>(p[0], 0) != 0))"
+        value = f"bool({value} | (at<int>(p[0], 0) != 0))"
     assert formula.cuda(kinds, shape) == value
 
 

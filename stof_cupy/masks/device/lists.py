@@ -40,6 +40,8 @@ class Lists:
     ----------
     capacity : tuple of int
         As above.
+    nbytes : int
+        Bytes of all buffers.
     schedule : DeviceSchedule
         What kernels read.
     """
@@ -56,21 +58,25 @@ class Lists:
 
         self._tile = rows, cols = _check(tile, layout, shape)
         self._program, self._shape = program, shape
-        self._masks = math.prod(program.lead)
+        self._masks = masks = math.prod(program.lead)
         self._rows = -(-shape[0] // rows)
-        self._build = kernel(mask_build(self._tile, layout == "accumulator", program.formulas))
-        self._order = kernel(mask_order())
-        every = self._masks * self._rows
-        # In one piece, because each allocation takes microseconds.
-        sizes = (2 * (every + 1), 4, self._masks, every + self._masks, every, every)
-        ends = tuple(accumulate(sizes))
-        whole = cupy.zeros(ends[-1], np.int32)
-        progress, self._totals, mask_of, row_ptr, full_ptr, order = (
-            whole[end - size : end] for size, end in zip(sizes, ends, strict=True)
-        )
-        if self._masks > 1:
-            mask_of[...] = cupy.arange(self._masks, dtype=np.int32)
-        self._progress = progress
+        device = cupy.cuda.runtime.getDevice()
+        formulas = (program.formulas, program.kinds) if program.formulas else ()
+        self._build = kernel(mask_build(self._tile, layout == "accumulator", *formulas), device)
+        self._order = kernel(mask_order(), device)
+        every = masks * self._rows
+        small = _Memory(8 * (every + 1) + 4 * (4 + 3 * every + 2 * masks))
+        progress = small.array((every + 1,), np.uint64)
+        self._totals = small.array((4,), np.int32)  # tiles, bitmaps, overflow
+        row_ptr = small.array((masks, self._rows + 1), np.int32)
+        full_ptr = small.array((masks, self._rows), np.int32)
+        order = small.array((masks, self._rows), np.int32)
+        self._cleared = small.start, small.used
+        mask_of = small.array(program.lead, np.int32)
+        if masks > 1:
+            mask_of[...] = cupy.arange(masks, dtype=np.int32).reshape(program.lead)
+        else:
+            mask_of.fill(0)
         self._pointers = {
             "progress": progress.data.ptr,
             "row_ptr": row_ptr.data.ptr,
@@ -82,31 +88,30 @@ class Lists:
             self._launch_build(self._params((0, 0), 0, 0, 0))
             capacity = self.totals()
             check_count("mask", capacity[0])
-        self.capacity = capacity
-        listed = cupy.empty((2, capacity[0]), np.int32)
-        words = rows * cols // TILE
-        bitmaps = (
-            cupy.empty((capacity[1], rows // 16, 32, cols // TILE), np.uint32)
+        self.capacity = tiles, bitmaps = capacity
+        words = (
+            ((bitmaps, rows // 16, 32, cols // TILE), np.uint32)
             if layout == "accumulator"
-            else cupy.empty((capacity[1], words), np.uint64)
+            else ((bitmaps, rows * cols // TILE), np.uint64)
         )
-        self._packed = self._params(
-            capacity, listed.data.ptr, listed.data.ptr + listed.strides[0], bitmaps.data.ptr
-        )
-        self._order_packed = self._order.pack(
-            row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
-        )
-        self.schedule = DeviceSchedule(
-            row_ptr=row_ptr.reshape(self._masks, self._rows + 1),
-            full_ptr=full_ptr.reshape(self._masks, self._rows),
-            cols=listed[0],
-            bitmap_id=listed[1],
-            bitmaps=bitmaps,
-            order=order.reshape(self._masks, self._rows),
-            mask_of=mask_of.reshape(program.lead),
+        large = _Memory(bitmaps * rows * cols // 8 + 8 * tiles)
+        schedule = self.schedule = DeviceSchedule(
+            row_ptr=row_ptr,
+            full_ptr=full_ptr,
+            bitmaps=large.array(*words),
+            cols=large.array((tiles,), np.int32),
+            bitmap_id=large.array((tiles,), np.int32),
+            order=order,
+            mask_of=mask_of,
             groups=None,
             overflow=self._totals[2:3],
         )
+        addresses = (each.data.ptr for each in (schedule.cols, schedule.bitmap_id, schedule.bitmaps))
+        self._packed = self._params(capacity, *addresses)
+        self._order_packed = self._order.pack(
+            row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
+        )
+        self.nbytes = small.size + large.size
         self.build()
 
     def build(self) -> None:
@@ -121,7 +126,8 @@ class Lists:
             step()
 
     def _launch_build(self, params: np.void) -> None:
-        self._progress.data.memset_async(0, self._progress.nbytes)
+        start, size = self._cleared
+        start.memset_async(0, size)
         self._build((self._masks * self._rows,), params)
 
     def _params(self, capacity: tuple[int, int], cols: int, ids: int, bitmaps: int) -> np.void:
@@ -155,10 +161,23 @@ class Lists:
             raise MaskError(mismatch("mask", got, expected, hint))
         return needed
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return int(self.schedule.nbytes + self._progress.nbytes)
+
+class _Memory:
+    """Arrays cut from one allocation, which costs less time than one each."""
+
+    def __init__(self, size: int) -> None:
+        import cupy
+
+        self.size, self.used = size, 0
+        self.start = cupy.cuda.alloc(size)
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return the next array; those of wide elements come first, so that all are aligned."""
+        import cupy
+
+        array = cupy.ndarray(shape, dtype, self.start + self.used)
+        self.used += array.nbytes
+        return array
 
 
 def _check(tile: tuple[int, int], layout: Layout, shape: tuple[int, int]) -> tuple[int, int]:

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, DeviceError, UnsupportedError, mismatch
+from stof_cupy.errors import (
+    ArgumentError,
+    DeviceError,
+    MissingDependencyError,
+    UnsupportedError,
+    mismatch,
+)
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.bsr import BsrMask
 from stof_cupy.masks.check import at_least
@@ -261,10 +267,12 @@ def _downloaded(lists: DeviceSchedule, shape: tuple[int, int]) -> list[BsrMask]:
 def _current() -> int:
     from stof_cupy.jit import device
 
-    if not device.is_available():
+    try:
+        return device.current()
+    except (DeviceError, MissingDependencyError) as error:
         hint = "without one, masks are built on the CPU: .tobsr()"
-        raise DeviceError(mismatch("device", "no GPU, or no CuPy for it", "an NVIDIA GPU", hint))
-    return device.current()
+        expected = "an NVIDIA GPU, and CuPy for it"
+        raise DeviceError(mismatch("device", "none that CuPy can use", expected, hint)) from error
 
 
 def _on(device: int) -> Any:

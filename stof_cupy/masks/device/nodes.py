@@ -14,6 +14,7 @@ from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_NODES, NODE_BYTES
 __all__ = [
     "AND",
     "INVERT_LEAF",
+    "KINDS",
     "INVERT_RESULT",
     "OR",
     "REPLACE",
@@ -58,7 +59,9 @@ _PAYLOADS = {
     # which, first
     "formula": Struct("2i"),
 }
-_KINDS = {kind: number for number, kind in enumerate(_PAYLOADS)}
+KINDS = {kind: number for number, kind in enumerate(_PAYLOADS)}
+"""Number of each kind of node."""
+
 _PAYLOAD_BYTES = NODE_BYTES - _HEADER.size
 
 
@@ -90,7 +93,7 @@ class Node:
     def pack(self) -> bytes:
         """Return the node as the kernel takes it."""
         header = _HEADER.pack(
-            _KINDS[self.kind], self.join, self.invert, *self.origin, *self.shape, 0
+            KINDS[self.kind], self.join, self.invert, *self.origin, *self.shape, 0
         )
         return header + _PAYLOADS[self.kind].pack(*self.fields).ljust(_PAYLOAD_BYTES, b"\0")
 

@@ -15,6 +15,7 @@ from stof_cupy.masks.device.nodes import (
     AND,
     INVERT_LEAF,
     INVERT_RESULT,
+    KINDS,
     OR,
     REPLACE,
     XOR,
@@ -50,6 +51,8 @@ class Program:
         Nodes among them.
     formulas : tuple of Formula
         To be compiled into the kernel.
+    kinds : int
+        A bit for each kind of node there is.
     lead : tuple of int
         Leading axes, padded to two: ``(batch or 1, heads or 1)``.
     prepare : tuple of functions
@@ -61,6 +64,7 @@ class Program:
     packed: NDArray[np.uint8]
     count: int
     formulas: tuple[Formula, ...]
+    kinds: int
     lead: tuple[int, int]
     prepare: tuple[Callable[[], None], ...]
     kept: tuple[Any, ...]
@@ -157,6 +161,7 @@ class Builder:
             packed=np.frombuffer(pack_program(self.nodes, arrays), np.uint8),
             count=len(self.nodes),
             formulas=tuple(self.formulas),
+            kinds=sum({1 << KINDS[node.kind] for node in self.nodes}),
             lead=self.lead,
             prepare=tuple(self.prepare),
             kept=(buffer, *self.kept),

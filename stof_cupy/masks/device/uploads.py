@@ -45,8 +45,10 @@ class Uploads:
         for piece in self._pieces:
             together[at : at + piece.nbytes] = piece.reshape(-1).view(np.uint8)
             at += -(-piece.nbytes // _ALIGN) * _ALIGN
-        buffer = cupy.asarray(together)
-        return int(buffer.data.ptr), buffer
+        buffer = cupy.cuda.alloc(self._size)
+        # From pageable memory, which is staged before the call returns: nothing waits for the GPU.
+        buffer.copy_from_host_async(together.ctypes.data, self._size)
+        return int(buffer.ptr), buffer
 
     @staticmethod
     def address(base: int, value: Any) -> Any:
