@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, MaskError, ShapeError, mismatch
-from stof_cupy.masks.check import check_positions, flag, integers
+from stof_cupy.masks.check import check_positions, flag, integers, reaches
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Columns, Intervals
 from stof_cupy.masks.positions import Align, Positions
@@ -23,6 +23,7 @@ def document(
     key_lengths: Sequence[int] | NDArray[np.integer] | None = None,
     *,
     causal: bool = False,
+    window: int | tuple[int, int] | None = None,
     align: Align | None = None,
 ) -> Pattern:
     """Documents packed one after another; a token sees its own document only.
@@ -36,14 +37,16 @@ def document(
         of a cross-attention.
     causal : bool
         Whether a token sees only itself and those before it.
+    window : int or tuple of int, optional
+        Reach to each side, or back and ahead, within a document; see `sliding_window`.
     align : {"top-left", "bottom-right"}, optional
-        Which corner of a causal document's own square the diagonal starts from; to be named if
-        `key_lengths` differ.
+        Which corner of a document's own square the diagonal starts from, if it is causal or has a
+        window; to be named if `key_lengths` differ.
 
     Raises
     ------
     ArgumentError
-        If a length is negative, or `align` is needed and missing.
+        If a length or `window` is negative, or `align` is needed and missing.
     MaskError
         If there are not as many `key_lengths` as `lengths`.
     DTypeError
@@ -70,15 +73,20 @@ def document(
     ends = np.cumsum(cols)
     start, stop = np.repeat(ends - cols, rows), np.repeat(ends, rows)
     label = f"document(<{len(rows)}>{', causal=True' if causal else ''}"
-    if causal:
+    if window is not None:
+        label += f", window={window}"
+    if causal or window is not None:
         # An alignment is needed as soon as one document's lengths differ.
         uneven = np.flatnonzero(rows != cols)[:1]
         sq, sk = (int(rows[uneven[0]]), int(cols[uneven[0]])) if len(uneven) else (0, 0)
-        ending = Positions(sq, sk, align).label
+        label += Positions(sq, sk, align).label
         within = np.arange(shape[0]) - np.repeat(np.cumsum(rows) - rows, rows)
         shift = cols - rows if align == "bottom-right" else np.zeros_like(cols)
-        stop = np.minimum(stop, start + np.repeat(shift, rows) + within + 1)
-        label += ending
+        at = start + np.repeat(shift, rows) + within
+        back, ahead = (sum(shape),) * 2 if window is None else reaches(window)
+        ahead = 0 if causal else min(ahead, sum(shape))
+        start = np.maximum(start, at - min(back, sum(shape)))
+        stop = np.minimum(stop, at + ahead + 1)
     return Intervals(shape, f"{label})", start, stop)
 
 
