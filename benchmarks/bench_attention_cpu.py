@@ -4,7 +4,8 @@
 
 float32, (batch, heads, seq, head_dim), masks of the peers' anchors: built beforehand, as boolean
 arrays for the plain one. Both run in one process with the same BLAS and its threads; results are
-compared first. ``OPENBLAS_NUM_THREADS=1`` times one core.
+compared first. ``OPENBLAS_NUM_THREADS=1`` times one core; more threads, on cores that other
+processes use, time the scheduler.
 """
 
 from __future__ import annotations

@@ -177,14 +177,22 @@ def test_t7_full_tiles_alone() -> None:
     assert np.abs(check(q, k, v, mask) - out).max() > 0.01
 
 
-def test_t8_scipy_blocks_of_one() -> None:
+def test_t8_blocks_of_one_and_of_several_sizes() -> None:
     from scipy.sparse import bsr_array
 
     blocks = bsr_array((np.ones((5, 1, 1)), [2, 0, 2, 1, 2], [0, 1, 3, 5]), shape=(3, 3))
     q, k, v = qkv(8, batch=1, heads=1, seq_q=3)
     out = attention(q, k, v, BsrMask.from_scipy(blocks))
     np.testing.assert_allclose(out[0, 0, 0], v[0, 0, 2], rtol=1e-6)
-    check(q, k, v, [[False, False, True], [True, False, True], [False, True, True]])
+    blockwise = np.array([[False, False, True], [True, False, True], [False, True, True]])
+    check(q, k, v, blockwise)
+    rows, columns = (1, 2, 3), (3, 1, 2)
+    check(
+        q=q.repeat(2, 2),
+        k=k.repeat(2, 2),
+        v=v.repeat(2, 2),
+        mask=blockwise.repeat(rows, 0).repeat(columns, 1),
+    )
 
 
 @pytest.mark.parametrize(("align", "seen"), [("bottom-right", 5), ("top-left", 1)])
