@@ -11,6 +11,12 @@ MINILM_BATCHES = {
 MASKS = (None, "sliding:w=32", "longformer:w=32,g=4")
 """Mask specs, one for all sequences of a batch."""
 
+WINDOW, GLOBAL, BLOCK = 256, 64, 64
+"""Reach, global tokens and block size of the anchors' masks."""
+
+TOP = 10
+"""The top-k mask keeps one block in so many of each row."""
+
 MASK_SIZES = (8192, 32768, 131_072)
 """Sequence lengths at which the masks of the peers' anchors are built."""
 
@@ -19,6 +25,15 @@ MASK_NAMES = (
     *("dilated", "strided", "image", "predicate"),
 )
 """The anchors' masks, and others that are built in other ways."""
+
+DEVICE_MASK_NAMES = (
+    *MASK_NAMES[:7],
+    *("formula", "formula-within", "dense", "topk"),
+)
+"""Masks that are built on the GPU: the anchors', then those that only a GPU has the arrays of."""
+
+DENSE_MASK_MOST = 32_768
+"""The longest sequence with a dense mask: 1 GiB of it."""
 
 LONG_MASK = {"s": 1_000_000, "window": 512, "tokens": 64}
 """Window and global tokens at a million tokens."""

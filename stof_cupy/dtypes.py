@@ -1,10 +1,11 @@
-"""The float types by their field-standard names, and their NumPy dtypes.
+"""The float types by their field-standard names, their NumPy dtypes, and whose an array is.
 
 bfloat16 is `ml_dtypes.bfloat16`, imported only when it is asked for.
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
@@ -21,6 +22,7 @@ __all__ = [
     "as_dtype",
     "compute_dtype",
     "dtype_name",
+    "is_cupy",
     "is_float",
 ]
 
@@ -103,3 +105,9 @@ def dtype_name(dtype: Any) -> str:
 def is_float(dtype: Any) -> bool:
     """Whether `dtype` is a float of at most 64 bits, bfloat16 included."""
     return dtype_name(dtype) in (*FLOATS, "float64")
+
+
+def is_cupy(x: Any) -> bool:
+    """Whether `x` is a CuPy array, decided without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)

@@ -15,18 +15,13 @@ from typing import Any
 import numpy as np
 
 from stof_cupy import models
-from stof_cupy.errors import (
-    ArgumentError,
-    ConfigError,
-    DTypeError,
-    mismatch,
-)
+from stof_cupy.errors import ArgumentError, ConfigError, DTypeError, mismatch
 from stof_cupy.fusion import fuse_epilogues
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.interop import export_array, import_array
 from stof_cupy.models.checkpoint import read_checkpoint
 from stof_cupy.models.extras import require
-from stof_cupy.models.inputs import host_arrays, model_inputs
+from stof_cupy.models.inputs import host_arrays, lower_mask, model_inputs
 from stof_cupy.models.packaged import mending
 from stof_cupy.models.sentences import SentenceConfig
 from stof_cupy.models.target import Target
@@ -75,7 +70,7 @@ class TransformerEngine:
 
     Examples
     --------
-    >>> from stof_cupy import models
+    >>> from stof_cupy import masks, models
     >>> config = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
     >>> config |= {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}
     >>> config |= {"intermediate_size": 16, "vocab_size": 30, "type_vocab_size": 2}
@@ -86,6 +81,9 @@ class TransformerEngine:
     >>> hidden = engine.run(x, lengths=np.array([3, 2]), mask="sliding:w=1")
     >>> hidden.shape, hidden.dtype, hidden[1, 2].any()
     ((2, 3, 8), dtype('float32'), np.False_)
+    >>> per_head = masks.stack([masks.causal(3), masks.sliding_window(3, window=1)])
+    >>> engine.run(x, mask=per_head).shape
+    (2, 3, 8)
     """
 
     def __init__(
@@ -118,10 +116,12 @@ class TransformerEngine:
         lengths : array of int, (batch,), optional
             Sequence i is ``x[i, :lengths[i]]``; what follows is padding, attended by nothing.
             Default: all of it.
-        mask : BsrMask, Pattern, bool array, scipy sparse, str or callable, optional
-            Who attends to whom, (seq, seq), True = may; for all sequences and layers. A string is a
-            spec such as ``"sliding:w=64"`` (:func:`stof_cupy.masks.from_spec`); a callable is given
-            seq. Default: all may.
+        mask : BsrMask, MaskStack, Pattern, bool array, scipy sparse, str or callable, optional
+            Who attends to whom, (seq, seq), True = may; the same in all layers. A MaskStack or bool
+            array may have leading axes that broadcast to (batch, heads): (batch, 1) is a mask per
+            sequence, (1, heads) or (heads,) one per head. A string is a spec such as
+            ``"sliding:w=64"`` (:func:`stof_cupy.masks.from_spec`); a callable is given seq and
+            returns any of the others but a string. Default: all may.
         token_types : array of int, (batch, seq), optional
             Default 0.
 
@@ -135,7 +135,8 @@ class TransformerEngine:
         DTypeError
             If `x`, `lengths` or `token_types` are not arrays of integers.
         ShapeError, MaskError
-            If shapes do not fit each other, or seq is more than the model has positions.
+            If shapes do not fit each other or the model's heads, or seq is more than the model
+            has positions.
         ArgumentError
             If a token id, type or length is out of its range.
         """
@@ -166,7 +167,8 @@ class TransformerEngine:
             ``sentence_bert_config.json`` (256 for all-MiniLM-L6-v2, which takes 512), without it
             the most tokens the model takes.
         mask : str or callable, optional
-            As in :meth:`run`; batches differ in seq, so a spec or a callable is what fits.
+            As in :meth:`run`; batches differ in seq, so a spec or a callable is what fits. It may
+            be per head, not per sequence, because sentences are run in another order.
         batch_size : int
             Sentences of like length are run together, at most this many.
         progress : bool
@@ -180,6 +182,8 @@ class TransformerEngine:
         ------
         DTypeError
             If `sentences` are not strings.
+        ShapeError, MaskError
+            If the mask does not fit.
         ArgumentError
             If the engine's weights came without a tokenizer, or `batch_size` or `max_length` is not
             an integer in its range.
@@ -199,7 +203,8 @@ class TransformerEngine:
             for start in range(0, len(not_empty), batch_size):
                 batch = longest_first[start : start + batch_size]
                 ids, lengths = pad([rows[i] for i in batch])
-                hidden = self._forward(ids, lengths, mask, None)
+                batch_of_one = (1, self._model.heads, ids.shape[1], ids.shape[1])
+                hidden = self._forward(ids, lengths, lower_mask(mask, batch_of_one), None)
                 # Padding is 0, so the sum is over the sentence; a mean would only be rescaled.
                 kept = hidden[:, :1] if pooling == "cls" else hidden
                 total = kept.astype(np.float32).sum(axis=1)

@@ -17,14 +17,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0,
     **dict.fromkeys(("env", "dtypes", "terminal"), 1),
-    **dict.fromkeys(("masks", "interop", "jit"), 2),
-    "ops": 3,
-    **dict.fromkeys(("testing", "graph"), 4),
-    "fusion": 5,
-    "models": 6,
-    "engine": 7,
-    "cli_mask": 7,
-    "cli": 8,
+    **dict.fromkeys(("interop", "jit"), 2),
+    "masks": 3,
+    "ops": 4,
+    **dict.fromkeys(("testing", "graph"), 5),
+    "fusion": 6,
+    "models": 7,
+    "engine": 8,
+    "cli_mask": 8,
+    "cli": 9,
 }
 HEAVY = {
     *("cupy", "cupyx", "scipy", "ml_dtypes", "safetensors", "tokenizers", "gguf", "onnx"),

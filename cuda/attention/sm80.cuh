@@ -44,6 +44,7 @@ struct Sm80 {
     const int* order;       // which query tile each CTA of a head takes
     const int* mask_of;     // the number of a batch and head's mask; null: number 0
     const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
+    const int* overflow;    // not null and not 0: the lists are cut off, and the answer is NaN
     i64 q_batch, q_head, q_row;
     i64 k_batch, k_head, k_row;
     i64 v_batch, v_head, v_row;
@@ -235,6 +236,20 @@ struct Sm80 {
     }
   }
 
+  // All of a query tile's output, where nothing right can be computed.
+  __device__ static void store_nan(const Params& p, i64 batch, i64 head, int row0) {
+    const float nan = __int_as_float(0x7fffffff);
+    const int rows = min(kTile, p.seq_q - row0);
+    for (int i = threadIdx.x; i < rows * p.dim_v; i += kThreads) {
+      const i64 row = row0 + i / p.dim_v;
+      p.out[batch * p.out_batch + head * p.out_head + row * p.out_row + i % p.dim_v] =
+          ptx::from_float<T>(nan);
+    }
+    if (p.lse == nullptr) return;
+    for (int i = threadIdx.x; i < rows; i += kThreads)
+      p.lse[(batch * p.heads + head) * p.seq_q + row0 + i] = nan;
+  }
+
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -246,6 +261,11 @@ struct Sm80 {
     const int q_tile = p.order ? p.order[mask * q_tiles + slot] : slot;
     const int row0 = q_tile * kTile;
     const int kv_length = p.kv_lengths ? max(0, min(p.seq_k, p.kv_lengths[batch])) : p.seq_k;
+
+    if (p.overflow != nullptr && *p.overflow != 0) {
+      store_nan(p, batch, head, row0);
+      return;
+    }
 
     const u32 smem_q = ptx::shared_address(smem);
     const u32 smem_k = smem_q + SmemTile::kBytes;

@@ -17,7 +17,7 @@ import numpy as np
 from stof_cupy.dtypes import DEFAULT_FLOAT, as_dtype, compute_dtype
 from stof_cupy.errors import ArgumentError, DeviceError, mismatch
 from stof_cupy.graph import meaning
-from stof_cupy.graph.feeds import read_feeds
+from stof_cupy.graph.feeds import mask_leads, read_feeds
 from stof_cupy.graph.ir import Graph, Node
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.verify import verify
@@ -155,6 +155,7 @@ class Executor:
         nodes = graph.nodes()
         self._inputs = dict(graph.inputs)
         self._outputs = dict(graph.outputs)
+        self._leads = mask_leads(nodes)
         self._place: dict[Node | None, int] = {None: 0}
         self._place.update((node, number) for number, node in enumerate(nodes, start=1))
         self._steps = _plan(nodes, self._place, set(self._outputs.values()))
@@ -210,8 +211,9 @@ class Executor:
         ----------
         inputs : mapping of str to array
             By input name: NumPy arrays, or CuPy arrays on the executor's device. Floats may be of
-            any float type, int and lengths inputs of any integer type; a mask is anything that
-            `masks.as_mask` takes. Masks and lengths may be None or absent.
+            any float type, int and lengths inputs of any integer type. A mask is anything that
+            `masks.as_masks` takes: one for all, or with leading axes that broadcast to the (batch,
+            heads) of every attention that reads it. Masks and lengths may be None or absent.
         observe : callable, optional
             Called as ``observe(node, array)`` after every operator; an array it returns takes the
             place of the operator's result.
@@ -226,12 +228,15 @@ class Executor:
         ArgumentError
             If an input is missing or there is none of a given name.
         ShapeError
-            If a shape does not fit its declaration, or two inputs disagree on a symbolic dim.
+            If a shape does not fit its declaration, two inputs disagree on a symbolic dim, or the
+            leading axes of a mask do not broadcast.
+        MaskError
+            If a mask is not boolean.
         DTypeError, DeviceError
             If an array is of another kind, backend or device than its input.
         """
         with self._on_device():
-            feeds = read_feeds(self._inputs, inputs, self._float, self.device)
+            feeds = read_feeds(self._inputs, inputs, self._float, self.device, self._leads)
             values = self._walk(feeds, observe)
             return {
                 name: self._output(node, values[self._place[node]])

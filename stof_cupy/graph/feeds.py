@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,21 @@ import numpy as np
 from stof_cupy.dtypes import dtype_name, is_float
 from stof_cupy.errors import ArgumentError, DeviceError, DTypeError, ShapeError, mismatch
 from stof_cupy.graph.node import Node
-from stof_cupy.graph.shapes import format_shape
+from stof_cupy.graph.shapes import Shape, format_shape
 
-__all__ = ["read_feeds"]
+__all__ = ["mask_leads", "read_feeds"]
+
+
+def mask_leads(nodes: Iterable[Node]) -> dict[str, list[Shape]]:
+    """Return, by mask input, the distinct ``(batch, heads)`` of the attentions that read it."""
+    leads: dict[str, list[Shape]] = {}
+    for node in nodes:
+        for each in node.inputs:
+            if each is not None and each.dtype == "mask":
+                known = leads.setdefault(each.name, [])
+                if node.shape[:2] not in known:
+                    known.append(node.shape[:2])
+    return leads
 
 
 def read_feeds(
@@ -20,8 +32,9 @@ def read_feeds(
     inputs: Mapping[str, Any],
     float_dtype: np.dtype[Any],
     device: int | None,
+    leads: Mapping[str, list[Shape]],
 ) -> dict[str, Any]:
-    """Return a run's inputs by name: arrays in the dtypes that operators take, masks as `BsrMask`.
+    """Return a run's inputs by name, in the dtypes that operators take, masks as attention does.
 
     Parameters
     ----------
@@ -33,6 +46,8 @@ def read_feeds(
         What floats are cast to.
     device : int or None
         The CUDA device that arrays have to be on; None: NumPy arrays.
+    leads : mapping of str to list
+        What the leading axes of masks broadcast to, see `mask_leads`.
 
     Raises
     ------
@@ -45,7 +60,8 @@ def read_feeds(
         raise ArgumentError(mismatch("input", repr(unknown[0]), known))
     sizes: dict[str, tuple[int, str]] = {}
     feeds = {}
-    for name, node in declared.items():
+    # Arrays first: they say what the batch is that the leading axes of masks have to fit.
+    for name, node in sorted(declared.items(), key=lambda item: item[1].dtype == "mask"):
         value = inputs.get(name)
         if value is None:
             if node.dtype in ("float", "int"):
@@ -53,13 +69,27 @@ def read_feeds(
                 raise ArgumentError(mismatch(f"input {name!r}", "nothing", expected))
             continue
         if node.dtype == "mask":
-            from stof_cupy.masks import as_mask
-
-            feeds[name] = as_mask(value, name=name)
+            feeds[name] = _mask(node, value, leads.get(name, []), sizes)
         else:
             feeds[name] = _array(node, value, float_dtype, device)
-        _bind(node, feeds[name].shape, sizes)
+            _bind(node, feeds[name].shape, sizes)
     return feeds
+
+
+def _mask(node: Node, value: Any, leads: list[Shape], sizes: dict[str, tuple[int, str]]) -> Any:
+    """Return a mask in the form that attention takes, checked against all that read it."""
+    from stof_cupy.masks import as_mask, as_masks
+
+    what = f"input {node.name!r}"
+    if not hasattr(value, "shape"):
+        return as_mask(value, name=what)  # which says what a mask may be
+    shape = tuple(value.shape)
+    _bind(node, shape, sizes)
+    # One that nothing reads may have any leading axes.
+    for lead in leads or [(1, 1, *shape)[-4:-2]]:
+        batch, heads = (sizes[dim][0] if isinstance(dim, str) else dim for dim in lead)
+        value = as_masks(value, (batch, heads, *shape[-2:]), what)
+    return value
 
 
 def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | None) -> Any:
@@ -93,8 +123,9 @@ def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | Non
 
 def _bind(node: Node, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
     """Note what the symbolic dims of `node` are in this run, or raise ShapeError."""
-    fits = len(shape) == len(node.shape)
-    for dim, size in zip(node.shape, shape, strict=True) if fits else ():
+    own = shape[-2:] if node.dtype == "mask" else shape
+    fits = len(own) == len(node.shape)
+    for dim, size in zip(node.shape, own, strict=True) if fits else ():
         if isinstance(dim, str):
             fits &= sizes.setdefault(dim, (size, node.name))[0] == size
         else:

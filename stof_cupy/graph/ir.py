@@ -99,7 +99,8 @@ class Graph:
         name : str
         shape : tuple of int or str
             Positive sizes and names out of `dims`; a mask is ``(queries, keys)``, lengths are
-            ``(batch,)``.
+            ``(batch,)``. What a run gives for a mask may have leading axes all the same: they
+            broadcast to the batch and heads of the attention that reads it.
         dtype : {"float", "int", "mask", "lengths"}
             A mask or lengths input may be None at run time.
 
@@ -115,8 +116,9 @@ class Graph:
         shape = tuple(self._dim(name, dim) for dim in shape)
         rank = {"mask": 2, "lengths": 1}.get(dtype, len(shape))
         if len(shape) != rank:
+            hint = "a run's mask may have leading axes" if dtype == "mask" else ""
             raise GraphError(
-                mismatch(f"input {name!r}", format_shape(shape), f"{rank} dims for {dtype}")
+                mismatch(f"input {name!r}", format_shape(shape), f"{rank} dims for {dtype}", hint)
             )
         declared = self._inputs.get(_checked_name("input", name))
         if declared is None:

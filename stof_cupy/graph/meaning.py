@@ -120,8 +120,8 @@ def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     ----------
     graph : Graph
     inputs : mapping of str to array_like
-        By input name. A mask is a boolean array or has ``toarray()``; masks and lengths may be
-        None or absent.
+        By input name. A mask is a boolean array or has ``toarray()``, and broadcasts to ``(batch,
+        heads, queries, keys)``; masks and lengths may be None or absent.
 
     Returns
     -------

@@ -131,7 +131,8 @@ def merge_heads(shapes: Shapes, attrs: Attrs) -> Shape:
 def attention(shapes: Shapes, attrs: Attrs) -> Shape:
     """``q (batch, heads, sq, d), k (batch, kv, sk, d), v (batch, kv, sk, dv) -> as q, with dv``.
 
-    Beside them mask (sq, sk) and lengths (batch,).
+    Beside them lengths (batch,) and mask (sq, sk), which in a run may have leading axes that
+    broadcast to (batch, heads).
     """
     q = ranked(shapes, "q", 4)
     k = ranked(shapes, "k", 4)

@@ -13,19 +13,24 @@ from itertools import product
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
+    "DOCUMENT_CHUNK",
     "GEMM_TILES",
     "HEAD_DIM_CLASSES",
     "GemmTile",
     "attention_sm80",
     "catalogue",
+    "MASK_BUILDS",
     "elementwise",
     "embedding",
     "gemm_sm80",
     "head_dim_class",
     "layer_norm",
+    "mask_documents",
+    "mask_select",
 ]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
@@ -61,6 +66,7 @@ def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
     t = _SHORT[dtype]
     pointers = ["q", "k", "v", "out", "lse"]
     pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of", "kv_lengths"]
+    pointers += ["overflow"]
     strides = [
         f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")
     ]
@@ -209,6 +215,58 @@ def elementwise(dtype: str, op: str) -> KernelSpec:
     )
 
 
+_SCORES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+
+
+@cache
+def mask_select(dtype: str) -> KernelSpec:
+    """Return the cut below the highest block scores of each row; scores may be float32 too."""
+    t = _SCORES[dtype]
+    strides = ("row_stride", "col_stride", "lead_a_stride", "lead_b_stride")
+    return KernelSpec(
+        name=f"mask_select_{t}",
+        header="mask/select.cuh",
+        type=f"stof::mask::Select<{'float' if t == 'f32' else f'stof::{t}'}>",
+        params=(
+            *((name, "u8") for name in ("scores", "cut")),
+            *((name, "i8") for name in strides),
+            *((name, "i4") for name in ("lead_b", "rows", "cols", "top")),
+        ),
+        threads=256,
+        smem_bytes=(256 + 256 // 32 + 3) * 4,
+    )
+
+
+DOCUMENT_CHUNK = 4096
+"""Tokens that a CTA of :func:`mask_documents` takes."""
+
+_IDS = {
+    **{"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"},
+    **{f"uint{8 * size}": f"stof::u{8 * size}" for size in (1, 2, 4, 8)},
+}
+
+
+@cache
+def mask_documents(dtype: str) -> KernelSpec:
+    """Return the runs of equal document ids, of any integer type."""
+    return KernelSpec(
+        name=f"mask_documents_{dtype}",
+        header="mask/documents.cuh",
+        type=f"stof::mask::Documents<{_IDS[dtype]}, {DOCUMENT_CHUNK}>",
+        params=(
+            *((name, "u8") for name in ("ids", "start", "stop")),
+            *((name, "i8") for name in ("id_stride", "lead_stride", "out_lead_stride")),
+            *((name, "i4") for name in ("tokens", "causal")),
+        ),
+        threads=512,
+        smem_bytes=(3 * DOCUMENT_CHUNK // 32 + 2) * 4,
+    )
+
+
+MASK_BUILDS = (((64, 64), False), ((64, 128), True), ((128, 128), True))
+"""Tiles for which masks are built on the GPU, and whether bitmaps are in accumulator order."""
+
+
 def catalogue() -> tuple[KernelSpec, ...]:
     """Return the instances that ``make kernels`` compiles for every architecture."""
     specs: list[KernelSpec] = []
@@ -225,4 +283,7 @@ def catalogue() -> tuple[KernelSpec, ...]:
             specs.append(gemm_sm80(dtype, tile, **epilogue))
         specs += [layer_norm(dtype), embedding(dtype)]
         specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
+    specs += [mask_select(dtype) for dtype in _SCORES]
+    specs += [mask_documents(dtype) for dtype in _IDS]
+    specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]
     return tuple(specs)

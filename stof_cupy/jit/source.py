@@ -99,6 +99,7 @@ def stub(spec: KernelSpec, root: Path | None = None) -> str:
     return f"""\
 // {spec.name} ({spec.header}, closure {closure_digest(spec.header, root)})
 #include <{spec.header}>
+{spec.prelude}
 using Kernel = {spec.type};
 using Params = Kernel::Params;
 static_assert(Kernel::kThreads == {spec.threads}, "host: {spec.threads} threads");

@@ -43,6 +43,9 @@ class KernelSpec:
         Dynamic shared memory of a block.
     arch : str
         ``"80+"`` for every architecture from sm_80 on, or exactly one, e.g. ``"90a"``.
+    prelude : str
+        C++ between the header and `type`, which may name what it declares: code that is only known
+        at run time, such as a user's formula.
 
     Raises
     ------
@@ -64,6 +67,7 @@ class KernelSpec:
     threads: int
     smem_bytes: int
     arch: str = "80+"
+    prelude: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -8,7 +8,10 @@ A pattern is a small expression: patterns combine by ``&``, ``|``, ``^`` and ``~
 * blocks: `blocks`, `bigbird`, `bigbird_hf`
 * packed and padded sequences: `document`, `document_ids`, `key_padding`
 * images and volumes: `neighborhood`
-* anything else: `predicate`, a function of positions
+* scores of blocks: `score_blocks`
+* anything else: `predicate`, a function of positions or an expression of arrays; `dense`
+
+``.to("cuda")`` builds a pattern on the GPU, and brings a mask there: `DeviceMask`.
 
 Examples
 --------
@@ -23,6 +26,8 @@ from __future__ import annotations
 
 from stof_cupy.masks.block_patterns import bigbird, bigbird_hf, blocks
 from stof_cupy.masks.bsr import BsrMask, as_mask
+from stof_cupy.masks.dense import dense
+from stof_cupy.masks.device.mask import DeviceMask
 from stof_cupy.masks.drawing import plot, save_plot
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
@@ -40,6 +45,7 @@ from stof_cupy.masks.patterns import (
 )
 from stof_cupy.masks.predicates import predicate
 from stof_cupy.masks.schedule import DeviceSchedule, Schedule, ScheduleStats
+from stof_cupy.masks.scores import score_blocks
 from stof_cupy.masks.sparse_patterns import (
     fixed,
     global_tokens,
@@ -52,6 +58,7 @@ from stof_cupy.masks.stacking import as_masks, stack
 
 __all__ = [
     "BsrMask",
+    "DeviceMask",
     "DeviceSchedule",
     "MaskStack",
     "Pattern",
@@ -64,6 +71,7 @@ __all__ = [
     "blocks",
     "causal",
     "chunked",
+    "dense",
     "dilated",
     "document",
     "document_ids",
@@ -80,6 +88,7 @@ __all__ = [
     "prefix_lm",
     "save_npz",
     "save_plot",
+    "score_blocks",
     "sink_window",
     "sliding_window",
     "spec_help",

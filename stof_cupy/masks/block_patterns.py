@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, MaskError, mismatch
+from stof_cupy.masks.band import Band
 from stof_cupy.masks.check import at_least, check_positions, check_shape, integers
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Blocks, Intervals
+from stof_cupy.masks.leaves import Blocks
 from stof_cupy.masks.sparse_patterns import global_tokens
 from stof_cupy.masks.tiles import Int64s
 
@@ -73,10 +74,8 @@ def bigbird(
     )
     size = min(at_least(1, "block", block), max(shape[0], 1))
     around = min(around, 2 * shape[0] + 1)
-    own = np.arange(shape[0]) // size
-    start, stop = own - around // 2, own + (around + 1) // 2
-    near = Intervals(shape, "window blocks", start * size, np.minimum(stop * size, shape[1]))
-    pattern = near | global_tokens(s, min(first * size, shape[0]))
+    near = Band(shape, "window blocks", size=size, before=around // 2, after=(around + 1) // 2 - 1)
+    pattern = near | global_tokens(s, first * size)
     if drawn and shape[0]:
         count = -(-shape[0] // size)
         rows, cols = _draw_blocks(np.zeros((count, 0), np.int64), count, drawn, seed)
@@ -119,12 +118,12 @@ def bigbird_hf(s: int, *, random_blocks: int = 3, block: int = 64, seed: int = 0
     drawn = at_least(0, "random_blocks", random_blocks)
     size = min(at_least(1, "block", block), max(shape[0], 1))
     count = -(-shape[0] // size)
-    own = np.arange(shape[0]) // size
-    near = Intervals(
-        shape, "window blocks", (own - 1) * size, np.minimum((own + 2) * size, shape[0])
+    near = Band(shape, "window blocks", size=size, before=1, after=1)
+    end = (count - 1) * size
+    inner = Band(
+        shape, "inner blocks", query_start=size, query_stop=end, key_start=size, key_stop=end
     )
-    ends = np.concatenate([np.arange(size), np.arange(max(count - 1, 0) * size, shape[0])])
-    pattern = near | global_tokens(s, ends[: shape[0]])
+    pattern = near | ~inner
     if drawn and count > 2:
         middle = np.arange(1, count - 1)
         first, last = np.zeros_like(middle), np.full_like(middle, count - 1)

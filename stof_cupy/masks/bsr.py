@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,17 @@ from stof_cupy.masks.blocksize import check_blocksize
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.coerce import array_tiles, require_shape, scipy_tiles, to_tiles
 from stof_cupy.masks.construct import construct
+from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.expression import Pattern, lower
 from stof_cupy.masks.leaves import Stored
 from stof_cupy.masks.protocol import SparseProtocol
 from stof_cupy.masks.scheduled import Scheduled
 from stof_cupy.masks.tiles import FULL, Int32s, Tiles, grid
 
-__all__ = ["BsrMask", "as_mask"]
+if TYPE_CHECKING:
+    from stof_cupy.masks.device.mask import DeviceMask
+
+__all__ = ["BsrMask", "as_mask", "leads"]
 
 
 class BsrMask(SparseProtocol, Scheduled):
@@ -175,13 +179,13 @@ class BsrMask(SparseProtocol, Scheduled):
         return Stored(self._tiles)
 
     def __and__(self, other: Any) -> BsrMask:
-        return NotImplemented if _leads(other) else self._lower(self._pattern & _operand(other))
+        return NotImplemented if leads(other) else self._lower(self._pattern & _operand(other))
 
     def __or__(self, other: Any) -> BsrMask:
-        return NotImplemented if _leads(other) else self._lower(self._pattern | _operand(other))
+        return NotImplemented if leads(other) else self._lower(self._pattern | _operand(other))
 
     def __xor__(self, other: Any) -> BsrMask:
-        return NotImplemented if _leads(other) else self._lower(self._pattern ^ _operand(other))
+        return NotImplemented if leads(other) else self._lower(self._pattern ^ _operand(other))
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
     multiply, minimum, maximum = __and__, __and__, __or__
@@ -190,10 +194,10 @@ class BsrMask(SparseProtocol, Scheduled):
         return self._lower(~self._pattern)
 
     def __eq__(self, other: Any) -> BsrMask:  # type: ignore[override]
-        return NotImplemented if _leads(other) else ~(self ^ other)
+        return NotImplemented if leads(other) else ~(self ^ other)
 
     def __ne__(self, other: Any) -> BsrMask:  # type: ignore[override]
-        return NotImplemented if _leads(other) else self ^ other
+        return NotImplemented if leads(other) else self ^ other
 
     def _lower(self, pattern: Pattern) -> BsrMask:
         return self._like(lower(pattern))
@@ -204,6 +208,18 @@ class BsrMask(SparseProtocol, Scheduled):
 
     def _scheduled(self) -> tuple[Tiles, int]:
         return self._tiles, 0
+
+    def to(self, device: str) -> BsrMask | DeviceMask:
+        """Return the mask on a device: itself for ``"cpu"``, a copy for ``"cuda"``.
+
+        Raises
+        ------
+        ArgumentError, DeviceError
+            If there is no such device, or no GPU.
+        """
+        from stof_cupy.masks.device.mask import uploaded
+
+        return uploaded(self) if on_cuda(device) else self
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the tiles, or the elements of a region: `stof_cupy.masks.plot`."""
@@ -251,16 +267,19 @@ def as_mask(obj: Any, shape: tuple[int, int] | None = None, name: str = "mask") 
 
 
 def _tiles(obj: Any, name: str) -> Tiles:
-    if _leads(obj):
-        raise ShapeError(mismatch(name, obj.shape, "(queries, keys)", "stack[batch, head] is one"))
+    if leads(obj):
+        got = f"{type(obj).__name__} {obj.shape}"
+        hint = "stack[batch, head] is one, and so is what .to('cpu') brings from a GPU"
+        raise ShapeError(mismatch(name, got, "one mask (queries, keys) on the CPU", hint))
     return obj._tiles if isinstance(obj, BsrMask) else to_tiles(obj, name)
 
 
-def _leads(obj: Any) -> bool:
-    """Whether `obj` is a stack of masks, whose operators then serve."""
+def leads(obj: Any) -> bool:
+    """Whether `obj` is a stack of masks, or a mask on a GPU: its own operators then serve."""
+    from stof_cupy.masks.device.mask import DeviceMask
     from stof_cupy.masks.mask_stack import MaskStack
 
-    return isinstance(obj, MaskStack)
+    return isinstance(obj, MaskStack | DeviceMask)
 
 
 def _operand(obj: Any) -> Pattern:

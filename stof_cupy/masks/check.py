@@ -12,7 +12,8 @@ from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedE
 
 __all__ = ["at_least", "check_positions", "check_shape", "flag", "integers", "reaches"]
 
-_POSITIONS = 2**26  # the most rows a pattern writes out: 0.5 GiB kept, 3 to 5 while it is made
+_INTEGERS = (int, np.integer)  # a tuple: patterns are made in microseconds, and a union takes one
+_POSITIONS = 2**26  # sums of positions fit an int32; a pattern that writes them out takes 5 GiB
 
 
 def check_shape(shape: Sequence[Any], name: str = "shape") -> tuple[int, int]:
@@ -32,13 +33,13 @@ def check_shape(shape: Sequence[Any], name: str = "shape") -> tuple[int, int]:
         sizes = tuple(shape)
     except TypeError:
         raise ShapeError(mismatch(name, repr(shape), "a tuple (queries, keys)")) from None
-    if len(sizes) != 2 or not all(_is_integer(n) and 0 <= n < 2**31 for n in sizes):
+    if len(sizes) != 2 or not (_is_position(sizes[0]) and _is_position(sizes[1])):
         raise ShapeError(mismatch(name, sizes, "(queries, keys), each from 0 to 2**31 - 1"))
     return int(sizes[0]), int(sizes[1])
 
 
 def check_positions(shape: Sequence[Any]) -> tuple[int, int]:
-    """Return the shape of a pattern that holds numbers for every position, as two Python ints.
+    """Return the shape of a pattern that counts positions, as two Python ints.
 
     Raises
     ------
@@ -49,7 +50,7 @@ def check_positions(shape: Sequence[Any]) -> tuple[int, int]:
     """
     sizes = check_shape(shape)
     if max(sizes) > _POSITIONS:
-        hint = "the pattern holds numbers for every position"
+        hint = "sums of positions have to fit an int32"
         raise UnsupportedError(mismatch("shape", sizes, "at most 2**26 queries and keys", hint))
     return sizes
 
@@ -103,5 +104,9 @@ def integers(name: str, values: Any) -> NDArray[np.int64]:
     return array.astype(np.int64).ravel()
 
 
+def _is_position(value: Any) -> bool:
+    return _is_integer(value) and 0 <= value < 2**31
+
+
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer)
+    return isinstance(value, _INTEGERS)

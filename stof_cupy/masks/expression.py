@@ -10,17 +10,17 @@ number at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks import runs
 from stof_cupy.masks.bitmap import LOW_BITS, TILE, Words, tile_words
 from stof_cupy.masks.check import check_shape
+from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.runs import Runs
 from stof_cupy.masks.tiles import (
     FULL,
@@ -35,6 +35,7 @@ from stof_cupy.masks.tiles import (
 
 if TYPE_CHECKING:
     from stof_cupy.masks.bsr import BsrMask
+    from stof_cupy.masks.device.mask import DeviceMask
 
 __all__ = ["Leaf", "Pattern", "lower"]
 
@@ -61,6 +62,12 @@ class Pattern(ABC):
     """
 
     __array_ufunc__ = None  # `array & pattern` must not loop over the elements of the array
+
+    lead: tuple[int, ...] = ()
+    """Leading axes, ``(batch, heads)`` or fewer; only patterns that name CuPy arrays have some."""
+
+    needs_cuda: bool = False
+    """Whether it names CuPy arrays, so that only the GPU can build it."""
 
     def __init__(self, shape: tuple[int, int], label: str) -> None:
         self.shape = check_shape(shape)
@@ -94,6 +101,43 @@ class Pattern(ABC):
         from stof_cupy.masks.bsr import BsrMask
 
         return BsrMask(self)
+
+    def to(
+        self, device: str, *, tiles: int | None = None, bitmaps: int | None = None
+    ) -> BsrMask | DeviceMask:
+        """Build the mask on a device.
+
+        Parameters
+        ----------
+        device : {"cuda", "cpu"}
+            CuPy's current device, where a `DeviceMask` is made, or the CPU: `tobsr`.
+        tiles, bitmaps : int, optional
+            See `stof_cupy.masks.DeviceMask`: how many listed and how many part tiles, over all
+            leading axes, there is room for. Given both, nothing waits for the GPU; left out, they
+            are counted first.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such device, or a capacity is negative or given alone.
+        DeviceError, MissingDependencyError
+            If there is no GPU or no CuPy.
+        UnsupportedError
+            If the mask has more than 2**22 keys on the GPU, or too many parts.
+
+        Examples
+        --------
+        >>> from stof_cupy import masks
+        >>> masks.causal(100).to("cpu").nnz
+        5050
+        >>> masks.causal(100).to("cuda").to("cpu").nnz  # doctest: +SKIP
+        5050
+        """
+        if on_cuda(device):
+            from stof_cupy.masks.device.mask import built
+
+            return built(self, tiles, bitmaps)
+        return self.tobsr()
 
     @property
     def nnz(self) -> int:
@@ -195,17 +239,20 @@ class Pattern(ABC):
 
     def _combined(self, other: Any, symbol: str) -> Pattern:
         """Combine with anything `as_mask` takes; masks and stacks do it themselves and stay so."""
-        if isinstance(other, Pattern):
-            return _Binary(self, other, symbol)
-        from stof_cupy.masks.bsr import BsrMask, as_mask
-        from stof_cupy.masks.mask_stack import MaskStack
+        from stof_cupy.masks.operators import Binary
 
-        if isinstance(other, BsrMask | MaskStack):
+        if isinstance(other, Pattern):
+            return Binary(self, other, symbol)
+        from stof_cupy.masks.bsr import BsrMask, as_mask, leads
+
+        if isinstance(other, BsrMask) or leads(other):
             return NotImplemented  # type: ignore[no-any-return]
-        return _Binary(self, as_mask(other, name="operand")._pattern, symbol)
+        return Binary(self, as_mask(other, name="operand")._pattern, symbol)
 
     def __invert__(self) -> Pattern:
-        return _Not(self)
+        from stof_cupy.masks.operators import Not
+
+        return Not(self)
 
     def __bool__(self) -> bool:
         hint = "`and`, `or` and `not` do not work element by element"
@@ -213,7 +260,7 @@ class Pattern(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again when it is asked for."""
-        return {k: value for k, value in self.__dict__.items() if k not in ("runs", "_bsr")}
+        return {k: value for k, value in self.__dict__.items() if k not in ("runs", "_bsr", "_intervals")}
 
     def _named(self, label: str) -> Pattern:
         """Give a compound the name its user knows; called before anyone else holds it."""
@@ -222,45 +269,6 @@ class Pattern(ABC):
 
     def __repr__(self) -> str:
         return f"<Pattern {self.shape}: {self._label}>"
-
-
-class _Binary(Pattern):
-    """Elementwise ``&``, ``|`` or ``^`` of two patterns."""
-
-    _OPERATIONS: ClassVar[dict[str, tuple[Callable[..., Any], Callable[..., Any]]]] = {
-        "&": (np.minimum, np.bitwise_and),
-        "|": (np.maximum, np.bitwise_or),
-        "^": (runs.exclusive, np.bitwise_xor),
-    }
-
-    def __init__(self, left: Pattern, right: Pattern, symbol: str) -> None:
-        if left.shape != right.shape:
-            name = f"right operand of {symbol}"
-            raise ShapeError(mismatch(name, right.shape, left.shape, "shapes must be equal"))
-        super().__init__(left.shape, f"({left._label} {symbol} {right._label})")
-        self._left, self._right = left, right
-        self._states, self._bits = self._OPERATIONS[symbol]
-
-    def _classify(self) -> Runs:
-        return self._left.runs.combine(self._right.runs, self._states)
-
-    def row_words(self, keys: Int64s) -> Words:
-        words: Words = self._bits(self._left.row_words(keys), self._right.row_words(keys))
-        return words
-
-
-class _Not(Pattern):
-    """Elementwise complement of a pattern."""
-
-    def __init__(self, operand: Pattern) -> None:
-        super().__init__(operand.shape, f"~{operand._label}")
-        self._operand = operand
-
-    def _classify(self) -> Runs:
-        return ~self._operand.runs
-
-    def row_words(self, keys: Int64s) -> Words:
-        return ~self._operand.row_words(keys)
 
 
 class Leaf(Pattern):

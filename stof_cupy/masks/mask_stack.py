@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,15 @@ from stof_cupy.errors import (
 )
 from stof_cupy.masks.blocksize import ARRAY_BYTES
 from stof_cupy.masks.bsr import BsrMask, as_mask
+from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.distinct import distinct, split
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.indexing import expand
 from stof_cupy.masks.scheduled import Scheduled
 from stof_cupy.masks.tiles import Int32s, Tiles
+
+if TYPE_CHECKING:
+    from stof_cupy.masks.device.mask import DeviceMask
 
 __all__ = ["MaskStack"]
 
@@ -118,6 +122,18 @@ class MaskStack(Scheduled):
     def nbytes(self) -> int:
         """Bytes of the stored arrays."""
         return self.mask_of.nbytes + sum(mask.nbytes for mask in self.masks)
+
+    def to(self, device: str) -> MaskStack | DeviceMask:
+        """Return the masks on a device: themselves for ``"cpu"``, a copy for ``"cuda"``.
+
+        Raises
+        ------
+        ArgumentError, DeviceError
+            If there is no such device, or no GPU.
+        """
+        from stof_cupy.masks.device.mask import uploaded
+
+        return uploaded(self) if on_cuda(device) else self
 
     def toarray(self) -> NDArray[np.bool_]:
         """Return the masks as a boolean array ``(*lead, queries, keys)``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from stof_cupy.masks.expression import Leaf, Pattern
 from stof_cupy.masks.runs import Runs
 from stof_cupy.masks.tiles import Int64s, grid
 
-__all__ = ["neighborhood"]
+__all__ = ["Neighborhood", "neighborhood"]
 
 
 def neighborhood(
@@ -81,7 +81,7 @@ def neighborhood(
         label += f", dilation={'x'.join(map(str, steps))}"
     if any(backward):
         label += f", causal={backward[0] if len(set(backward)) == 1 else tuple(backward)}"
-    return _Neighborhood(axes, f"{label})")
+    return Neighborhood(axes, f"{label})")
 
 
 def _each(name: str, value: Any, axes: int) -> tuple[Any, ...]:
@@ -104,14 +104,24 @@ class _Axis:
             there = (size - phase + step - 1) // step
             start = np.clip(place - window // 2, 0, there - window)
             self.count = np.full(size, window, np.int64)
-        self.size, self.window, self.step = size, window, step
+        self.size: Final = size
+        self.window: Final = window
+        self.step: Final = step
+        self.causal: Final = causal
         self.first = start * step + phase
 
 
-class _Neighborhood(Leaf):
-    """Product of axes. Along the last one keys are runs: one per query and outer coordinates."""
+class Neighborhood(Leaf):
+    """Product of axes. Along the last one keys are runs: one per query and outer coordinates.
+
+    Attributes
+    ----------
+    axes : tuple of _Axis
+        1 to 3, the last one fastest, with `size`, `window`, `step` (the dilation) and `causal`.
+    """
 
     def __init__(self, axes: list[_Axis], label: str) -> None:
+        self.axes: Final = tuple(axes)
         self._axes, self._inner = axes[:-1], axes[-1]
         tokens = prod(axis.size for axis in axes)
         super().__init__((tokens, tokens), label)

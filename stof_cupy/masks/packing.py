@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, MaskError, ShapeError, mismatch
+from stof_cupy.dtypes import is_cupy
+from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, mismatch
 from stof_cupy.masks.check import check_positions, flag, integers, reaches
+from stof_cupy.masks.device.leaf import DocumentIds, KeyFlags
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Columns, Intervals
 from stof_cupy.masks.positions import Align, Positions
+from stof_cupy.masks.segments import Segments
 from stof_cupy.masks.tiles import Int64s
 
 __all__ = ["document", "document_ids", "key_padding"]
@@ -71,23 +74,23 @@ def document(
     shape = check_positions((sum(rows.tolist()), sum(cols.tolist())))
     causal = flag("causal", causal)
     ends = np.cumsum(cols)
-    start, stop = np.repeat(ends - cols, rows), np.repeat(ends, rows)
     label = f"document(<{len(rows)}>{', causal=True' if causal else ''}"
-    if window is not None:
-        label += f", window={window}"
+    label += "" if window is None else f", window={window}"
     if causal or window is not None:
         # An alignment is needed as soon as one document's lengths differ.
         uneven = np.flatnonzero(rows != cols)[:1]
         sq, sk = (int(rows[uneven[0]]), int(cols[uneven[0]])) if len(uneven) else (0, 0)
         label += Positions(sq, sk, align).label
-        within = np.arange(shape[0]) - np.repeat(np.cumsum(rows) - rows, rows)
-        shift = cols - rows if align == "bottom-right" else np.zeros_like(cols)
-        at = start + np.repeat(shift, rows) + within
-        back, ahead = (sum(shape),) * 2 if window is None else reaches(window)
-        ahead = 0 if causal else min(ahead, sum(shape))
-        start = np.maximum(start, at - min(back, sum(shape)))
-        stop = np.minimum(stop, at + ahead + 1)
-    return Intervals(shape, f"{label})", start, stop)
+    last = cols - rows if align == "bottom-right" else np.zeros_like(cols)
+    reach = ends - cols + last - (np.cumsum(rows) - rows)  # from a query to the key at its place
+    made = Segments(
+        shape, f"{label})", np.cumsum(rows), ends - cols, ends, reach if causal else None
+    )
+    if window is None:
+        return made
+    back, ahead = (min(distance, sum(shape)) for distance in reaches(window))
+    at = np.arange(shape[0]) + np.repeat(reach, rows)
+    return (made & Intervals(shape, "window", at - back, at + ahead + 1))._named(f"{label})")
 
 
 def _lengths(name: str, values: Any) -> Int64s:
@@ -104,7 +107,8 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     ----------
     ids : integer array (tokens,)
         Equal for tokens of one document, which lie side by side. Tokens with a negative number are
-        padding: they see nothing and are not seen.
+        padding: they see nothing and are not seen. A CuPy array is read when the mask is
+        built on the GPU, and a document that comes back counts as another one there.
     causal : bool
         Whether a token sees only itself and those before it.
 
@@ -114,6 +118,8 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
         If documents overlap: an id comes back after another one.
     DTypeError
         If the ids are not integers.
+    ShapeError
+        If they are not 1-D.
 
     Examples
     --------
@@ -123,7 +129,15 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
            [0, 0, 1, 0],
            [0, 0, 0, 0]])
     """
-    numbers, causal = integers("ids", ids), flag("causal", causal)
+    causal = flag("causal", causal)
+    if is_cupy(ids):
+        if ids.ndim != 1:
+            raise ShapeError(mismatch("ids", ids.shape, "(tokens,)"))
+        if ids.dtype.kind not in "iu":
+            raise DTypeError(mismatch("ids", f"dtype {ids.dtype}", "integers"))
+        check_positions((len(ids), len(ids)))
+        return DocumentIds(ids, causal)
+    numbers = integers("ids", ids)
     shape = check_positions((len(numbers), len(numbers)))
     begins = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
     owners = numbers[begins]
@@ -135,13 +149,10 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
         got = f"document {again} at {at[0]} and again at {at[1]}"
         hint = "a predicate, or blocks, can say what sees what in interleaved documents"
         raise MaskError(mismatch("ids", got, "documents that do not overlap", hint))
-    lengths = np.diff(begins, append=len(numbers))
-    start = np.repeat(begins, lengths)
-    stop = np.repeat(begins + lengths, lengths)
-    if causal:
-        stop = np.minimum(stop, np.arange(1, len(numbers) + 1))
+    ends = np.append(begins[1:], len(numbers)) if len(begins) else begins
     label = f"document_ids(<{len(real)}>{', causal=True' if causal else ''})"
-    return Intervals(shape, label, start, np.where(numbers < 0, start, stop))
+    reach = np.zeros_like(begins) if causal else None
+    return Segments(shape, label, ends, begins, np.where(owners < 0, begins, ends), reach)
 
 
 def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None) -> Pattern:
@@ -150,7 +161,8 @@ def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None)
     Parameters
     ----------
     keep : bool array (keys,)
-        True for real keys: Hugging Face's ``attention_mask``, as booleans.
+        True for real keys: Hugging Face's ``attention_mask``, as booleans. A CuPy array is read
+        when the mask is built on the GPU.
     sq : int, optional
         Queries, default as many as keys.
 
@@ -169,11 +181,13 @@ def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None)
            [1, 1, 0],
            [1, 1, 0]])
     """
-    flags = np.asarray(keep)
+    flags = keep if is_cupy(keep) else np.asarray(keep)
     if flags.ndim != 1:
         raise ShapeError(mismatch("keep", flags.shape, "(keys,)", "one pattern, one sequence"))
     if flags.dtype != np.bool_ and flags.size:
         hint = "True = a real key: `attention_mask.astype(bool)`"
         raise MaskError(mismatch("keep", f"dtype {flags.dtype}", "dtype bool", hint))
     shape = check_positions((len(flags) if sq is None else sq, len(flags)))
+    if is_cupy(flags):
+        return KeyFlags(flags, shape[0])
     return Columns(shape, f"key_padding(<{int(flags.sum())} of {len(flags)}>)", flags.astype(bool))

@@ -2,18 +2,17 @@
 
 True means "may attend"; ``q`` and ``k`` are positions of a query and a key. Nothing of the size of
 the mask is built here, and nothing of the size of its elements later either: `Pattern.tobsr` makes
-the tiles the pattern lists and no others. All but `full` hold numbers for every position and take
-at most 2**26 queries and keys (UnsupportedError beyond).
+the tiles the pattern lists and no others. All but `dilated` are made of numbers alone, in
+microseconds, whatever the size. All but `full` take at most 2**26 queries and keys
+(UnsupportedError beyond).
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.band import Band
 from stof_cupy.masks.check import at_least, check_shape, flag, reaches
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Blocks, Diagonals, Intervals
+from stof_cupy.masks.leaves import Diagonals
 from stof_cupy.masks.positions import Align, Positions
 
 __all__ = [
@@ -41,8 +40,7 @@ def full(sq: int, sk: int | None = None) -> Pattern:
     15
     """
     shape = check_shape((sq, sq if sk is None else sk))
-    none = np.zeros(0, np.int64)
-    return (~Blocks(shape, "no block", none, none, (TILE, TILE)))._named("full()")
+    return (~Band(shape, "nothing", before=0, after=-1))._named("full()")
 
 
 def causal(sq: int, sk: int | None = None, *, align: Align | None = None) -> Pattern:
@@ -68,7 +66,7 @@ def causal(sq: int, sk: int | None = None, *, align: Align | None = None) -> Pat
     (1, 5)
     """
     at = Positions(sq, sk, align)
-    return Intervals(at.shape, f"causal({at.label[2:]})", np.zeros_like(at.q), at.q + 1)
+    return Band(at.shape, f"causal({at.label[2:]})", offset=at.offset, after=0)
 
 
 def sliding_window(
@@ -114,14 +112,7 @@ def sliding_window(
     causal = flag("causal", causal)
     shown = (back, ahead) if isinstance(window, tuple) else back
     label = f"sliding_window(window={shown}{', causal=True' if causal else ''}{at.label})"
-    start = at.q - _reach(at, back)
-    stop = at.q + 1 + (0 if causal else _reach(at, ahead))
-    return Intervals(at.shape, label, start, stop)
-
-
-def _reach(at: Positions, distance: int) -> int:
-    """Return `distance`, or the longest one there is, so that no integer overflows."""
-    return min(distance, sum(at.shape))
+    return Band(at.shape, label, offset=at.offset, before=back, after=0 if causal else ahead)
 
 
 def dilated(
@@ -164,9 +155,11 @@ def dilated(
     count, step = at_least(0, "window", window), at_least(1, "dilation", dilation)
     causal = flag("causal", causal)
     label = f"dilated(window={count}, dilation={step}{', causal=True' if causal else ''}{at.label})"
-    step = _reach(at, step)
+    # A number beyond all distances need not fit an int64.
+    most = sum(at.shape) + 1
+    step = min(step, most)
     distance = at.differences()
-    kept = (distance % max(step, 1) == 0) & (abs(distance) <= _reach(at, count * step))
+    kept = (distance % step == 0) & (abs(distance) <= min(count * step, most))
     return Diagonals(at.shape, label, kept & (distance <= 0) if causal else kept)
 
 
@@ -199,8 +192,9 @@ def prefix_lm(
     """
     at = Positions(sq, sk, align)
     seen = at_least(0, "prefix", prefix)
-    stop = np.maximum(at.q + 1, min(seen, at.shape[1]))
-    return Intervals(at.shape, f"prefix_lm(prefix={seen}{at.label})", np.zeros_like(stop), stop)
+    past = Band(at.shape, "past", offset=at.offset, after=0)
+    label = f"prefix_lm(prefix={seen}{at.label})"
+    return (past | Band(at.shape, "prefix", key_stop=seen))._named(label)
 
 
 def sink_window(
@@ -233,8 +227,8 @@ def sink_window(
     first = at_least(0, "sinks", sinks)
     near = sliding_window(sq, sk, window=window, causal=True, align=align)
     label = f"sink_window(sinks={first}, window={window}{at.label})"
-    stop = np.minimum(at.q + 1, min(first, at.shape[1]))
-    return (near | Intervals(at.shape, "sinks", np.zeros_like(stop), stop))._named(label)
+    past = Band(at.shape, "sinks", offset=at.offset, after=0, key_stop=first)
+    return (near | past)._named(label)
 
 
 def chunked(
@@ -280,8 +274,6 @@ def chunked(
     back, ahead = at_least(0, "before", before), at_least(0, "after", after)
     more = f"{f', before={back}' if back else ''}{f', after={ahead}' if ahead else ''}"
     label = f"chunked(chunk={size}{more}{', causal=True' if causal else ''}{at.label})"
-    size = max(_reach(at, size), 1)
-    own, most = at.q // size, sum(at.shape) // size + 1
-    start = (own - min(back, most)) * size
-    stop = (own + 1 + min(ahead, most)) * size
-    return Intervals(at.shape, label, start, np.minimum(stop, at.q + 1) if causal else stop)
+    return Band(
+        at.shape, label, offset=at.offset, size=size, before=back, after=ahead, causal=causal
+    )

@@ -29,8 +29,8 @@ class Positions:
     ----------
     shape : tuple of int
         ``(queries, keys)``.
-    q : int64 array (queries,)
-        Position of each query; negative before the first key.
+    offset : int
+        Position of query 0; negative before the first key.
     label : str
         How a pattern's label ends: ``", align='top-left'"``, or nothing if it is square.
 
@@ -47,12 +47,10 @@ class Positions:
             raise ArgumentError(
                 mismatch("align", repr(align), "'top-left' or 'bottom-right'", hint)
             )
-        shift = keys - queries if align == "bottom-right" else 0
-        self.q = np.arange(shift, shift + queries, dtype=np.int64)
+        self.offset = keys - queries if align == "bottom-right" else 0
         self.label = "" if queries == keys else f", align={align!r}"
 
     def differences(self) -> Int64s:
         """Return ``k - q`` of every diagonal, ascending: ``(queries + keys - 1,)``."""
         queries, keys = self.shape
-        shift = int(self.q[0]) if queries else 0
-        return np.arange(1 - queries, max(keys, 1 - queries), dtype=np.int64) - shift
+        return np.arange(1 - queries, max(keys, 1 - queries), dtype=np.int64) - self.offset

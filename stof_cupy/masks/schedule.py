@@ -50,7 +50,19 @@ class ScheduleStats:
 
 @dataclass(frozen=True, eq=False)
 class DeviceSchedule:
-    """The arrays of a `Schedule` as CuPy arrays of one device; `groups` may be None."""
+    """The arrays of a `Schedule` as CuPy arrays of one device.
+
+    Built on the device, there may be more room in them than is listed.
+
+    Attributes
+    ----------
+    row_ptr, full_ptr, cols, bitmap_id, bitmaps, order, mask_of : cupy.ndarray
+        As in `Schedule`.
+    groups : cupy.ndarray or None
+        As in `Schedule`.
+    overflow : int32 cupy.ndarray (1,) or None
+        Not 0: the lists are cut off because they did not fit; kernels answer with NaN.
+    """
 
     row_ptr: Any
     full_ptr: Any
@@ -60,6 +72,21 @@ class DeviceSchedule:
     order: Any
     mask_of: Any
     groups: Any
+    overflow: Any = None
+
+    def on_device(self) -> DeviceSchedule:
+        """Return itself, as `Schedule.on_device` does for a schedule of the CPU."""
+        return self
+
+    def mask_strides(self, batch: int, heads: int) -> tuple[int, int]:
+        """Return the strides of `mask_of`, see `Schedule.mask_strides`."""
+        return _mask_strides(self.mask_of.shape, batch, heads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (getattr(self, each.name) for each in fields(self))
+        return sum(int(array.nbytes) for array in arrays if array is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +223,7 @@ class Schedule:
         ShapeError
             If the leading axes do not broadcast to ``(batch, heads)``.
         """
-        lead = self.mask_of.shape
-        if not all(got in (1, size) for got, size in zip(lead, (batch, heads), strict=True)):
-            hint = "leading axes are (batch, heads), 1 where one mask serves all"
-            raise ShapeError(mismatch("mask", f"leading axes {lead}", (batch, heads), hint))
-        return (0 if lead[0] == 1 else lead[1]), (0 if lead[1] == 1 else 1)
+        return _mask_strides(self.mask_of.shape, batch, heads)
 
     def on_device(self) -> DeviceSchedule:
         """Return the arrays on CuPy's current device, uploaded on the first call for it.
@@ -213,7 +236,7 @@ class Schedule:
         device = cupy.cuda.Device().id
         with self._lock:
             if device not in self._devices:
-                arrays = (getattr(self, each.name) for each in fields(DeviceSchedule))
+                arrays = (getattr(self, name) for name in _ARRAYS)
                 # Not from CuPy's pool, which hands a dropped array's memory on in the order of the
                 # stream that it was made on, while kernels on other streams may yet have to read
                 # it. Without the pool it is freed by cudaFree, which waits for the device.
@@ -223,6 +246,16 @@ class Schedule:
                     )
                 cupy.cuda.get_current_stream().synchronize()
             return self._devices[device]
+
+
+_ARRAYS = tuple(each.name for each in fields(DeviceSchedule) if each.name != "overflow")
+
+
+def _mask_strides(lead: tuple[int, ...], batch: int, heads: int) -> tuple[int, int]:
+    if not all(got in (1, size) for got, size in zip(lead, (batch, heads), strict=True)):
+        hint = "leading axes are (batch, heads), 1 where one mask serves all"
+        raise ShapeError(mismatch("mask", f"leading axes {lead}", (batch, heads), hint))
+    return (0 if lead[0] == 1 else lead[1]), (0 if lead[1] == 1 else 1)
 
 
 def _settled(array: NDArray[Any]) -> NDArray[Any]:

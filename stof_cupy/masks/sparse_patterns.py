@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.masks.band import Band
 from stof_cupy.masks.check import at_least, check_positions, integers
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Columns, Diagonals, Intervals
@@ -45,15 +46,15 @@ def global_tokens(s: int, tokens: int | Sequence[int] | NDArray[np.integer]) -> 
            [0, 1, 0, 0]])
     """
     shape = check_positions((s, s))
-    flags = np.zeros(shape[0], bool)
     if isinstance(tokens, int | np.integer):
-        flags[: at_least(0, "tokens", int(tokens))] = True
-        label = f"global_tokens({tokens})"
-    else:
-        positions = _inside("tokens", integers("tokens", tokens), shape[0])
-        flags[positions] = True
-        label = f"global_tokens(<{len(positions)} positions>)"
-    rows = Intervals(shape, label, np.zeros(shape[0], np.int64), flags * shape[1])
+        count = at_least(0, "tokens", tokens)
+        others = Band(shape, "not global", query_start=count, key_start=count)
+        return (~others)._named(f"global_tokens({count})")
+    positions = _inside("tokens", integers("tokens", tokens), shape[0])
+    flags = np.zeros(shape[0], bool)
+    flags[positions] = True
+    rows = Intervals(shape, "its rows", np.zeros(shape[0], np.int64), flags * shape[1])
+    label = f"global_tokens(<{len(positions)} positions>)"
     return (rows | Columns(shape, "its columns", flags))._named(label)
 
 

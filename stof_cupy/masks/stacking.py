@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.bsr import BsrMask, as_mask
+from stof_cupy.masks.dense import dense
+from stof_cupy.masks.device.mask import DeviceMask, built
 from stof_cupy.masks.distinct import split
+from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
 
-__all__ = ["as_masks", "stack"]
+__all__ = ["AnyMask", "as_masks", "stack"]
+
+AnyMask: TypeAlias = BsrMask | MaskStack | DeviceMask
+"""What `as_masks` returns."""
 
 
 def stack(masks: Iterable[Any], axis: int = 0) -> MaskStack:
@@ -58,13 +65,15 @@ def stack(masks: Iterable[Any], axis: int = 0) -> MaskStack:
     return MaskStack(distinct, np.stack(numbers, axis))
 
 
-def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> BsrMask | MaskStack:
-    """Return `obj` as what attention of `shape` takes: one mask, or a stack that broadcasts to it.
+def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> AnyMask:
+    """Return `obj` as what attention of `shape` takes: one mask, or masks that broadcast to it.
 
     Parameters
     ----------
     obj : object
-        Anything `as_mask` takes, a MaskStack, or a boolean array with leading axes.
+        Anything `as_mask` takes, a MaskStack, a DeviceMask, or a boolean array, NumPy's or CuPy's,
+        with leading axes or without. What names CuPy arrays is built on the GPU, on CuPy's current
+        device.
     shape : tuple of int
         ``(batch, heads, queries, keys)``.
     name : str
@@ -72,25 +81,37 @@ def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> 
 
     Raises
     ------
-    MaskError, ShapeError, DTypeError
-        If it is not boolean, does not broadcast to `shape`, or is nothing that can be a mask.
+    MaskError, ShapeError, DTypeError, DeviceError
+        If it is not boolean, does not broadcast to `shape`, is nothing that can be a mask, or
+        cannot be built on this device.
 
     Examples
     --------
     >>> as_masks(np.ones((3, 1, 9, 9), bool), (3, 8, 9, 9)).shape  # equal masks: one for all
     (9, 9)
     """
-    if not isinstance(obj, MaskStack) and not (isinstance(obj, np.ndarray) and obj.ndim > 2):
+    if is_cupy(obj):
+        obj = dense(obj)
+    on_device = isinstance(obj, DeviceMask) or (isinstance(obj, Pattern) and obj.needs_cuda)
+    stacked = isinstance(obj, MaskStack) or (isinstance(obj, np.ndarray) and obj.ndim > 2)
+    if not on_device and not stacked:
         return as_mask(obj, shape[2:], name)
-    lead = obj.shape[:-2]
-    pairs = zip(reversed(lead), reversed(shape[:2]), strict=False)
-    if obj.shape[-2:] != shape[2:] or len(lead) > 2 or any(got not in (1, n) for got, n in pairs):
-        hint = "axes of size 1 broadcast; shapes are (batch, heads, queries, keys)"
-        raise ShapeError(mismatch(name, obj.shape, shape, hint))
-    if isinstance(obj, MaskStack):
-        stacked = obj
-    elif 0 in lead:
+    whole = (*obj.lead, *obj.shape) if isinstance(obj, Pattern) else tuple(obj.shape)
+    _check_lead(whole, shape, name)
+    if isinstance(obj, Pattern):
+        return built(obj, None, None)
+    if isinstance(obj, DeviceMask):
+        return obj
+    if 0 in whole[:-2]:
         return BsrMask(shape[2:])  # no batch or head: no mask is ever looked at
-    else:
-        stacked = MaskStack(*split(obj, name))
-    return stacked.masks[0] if len(stacked.masks) == 1 else stacked
+    masks = obj if isinstance(obj, MaskStack) else MaskStack(*split(obj, name))
+    return masks.masks[0] if len(masks.masks) == 1 else masks
+
+
+def _check_lead(got: tuple[int, ...], shape: tuple[int, int, int, int], name: str) -> None:
+    """Raise ShapeError unless the axes of a mask broadcast to `shape`."""
+    lead = got[:-2]
+    pairs = zip(reversed(lead), reversed(shape[:2]), strict=False)
+    if got[-2:] != shape[2:] or len(lead) > 2 or any(have not in (1, n) for have, n in pairs):
+        hint = "axes of size 1 broadcast; shapes are (batch, heads, queries, keys)"
+        raise ShapeError(mismatch(name, got, shape, hint))

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stof_cupy.masks.band import Band
 from stof_cupy.masks.bitmap import TILE, Words
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Intervals
 from stof_cupy.masks.runs import Runs, agreed
 from stof_cupy.masks.tiles import Int64s, grid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["window"]
+__all__ = ["View", "window"]
 
 
 def window(
@@ -27,29 +27,34 @@ def window(
     What lies outside of `operand` is False.
     """
     size = check_shape(shape)
-    q, keys = np.arange(size[0], dtype=np.int64) + origin[0], operand.shape[1]
-    inside = (q >= 0) & (q < operand.shape[0])
-    start = np.full(size[0], -origin[1])
-    stop = np.where(inside, keys - origin[1], start)
-    frame = Intervals(size, "frame", start, stop)
-    if 0 in (*size, *operand.shape):
+    queries, keys = ((-at, whole - at) for at, whole in zip(origin, operand.shape, strict=True))
+    frame = Band(
+        size,
+        "frame",
+        query_start=queries[0],
+        query_stop=queries[1],
+        key_start=keys[0],
+        key_stop=keys[1],
+    )
+    if frame.query_start == frame.query_stop:  # nothing of the operand is seen
         return frame._named(label)
-    return (_View(operand, origin, size) & frame)._named(label)
+    return (View(operand, origin, size) & frame)._named(label)
 
 
-class _View(Pattern):
+class View(Pattern):
     """The window without its frame: elements from outside of the operand may have any value."""
 
     def __init__(self, operand: Pattern, origin: tuple[int, int], shape: tuple[int, int]) -> None:
         super().__init__(shape, "view")
-        self._operand = operand
+        self.operand, self.origin = operand, origin
+        self.lead, self.needs_cuda = operand.lead, operand.needs_cuda
         # Tile (i, j) of the window begins at element `_inner` of tile (i, j) + `_outer`.
         (self._row, self._top), (self._col, self._left) = (divmod(at, TILE) for at in origin)
 
     def _classify(self) -> Runs:
         size = grid(self.shape)
         first, *others = (
-            self._operand.runs.window(self._row + down, self._col + right, size)
+            self.operand.runs.window(self._row + down, self._col + right, size)
             for down in range(1 + (self._top > 0))
             for right in range(1 + (self._left > 0))
         )
@@ -77,6 +82,6 @@ class _View(Pattern):
         return shifted
 
     def _tile(self, row: Int64s, col: Int64s) -> Words:
-        rows, cols = grid(self._operand.shape)
+        rows, cols = grid(self.operand.shape)
         key = np.clip(row, 0, rows - 1) * cols + np.clip(col, 0, cols - 1)
-        return self._operand.row_words(key)
+        return self.operand.row_words(key)

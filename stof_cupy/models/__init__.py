@@ -45,6 +45,8 @@ class Model:
         in ``[0, token_types)``.
     hidden_size : int
         Width of the hidden states.
+    heads : int
+        Of every attention: what masks per head have to fit.
     """
 
     graph: Graph
@@ -52,6 +54,7 @@ class Model:
     max_positions: int
     token_types: int
     hidden_size: int
+    heads: int
 
 
 def build(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]]) -> Model:

@@ -162,6 +162,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
         max_positions=c.max_position_embeddings,
         token_types=c.type_vocab_size,
         hidden_size=c.hidden_size,
+        heads=c.num_attention_heads,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
 from stof_cupy.interop import import_array
-from stof_cupy.masks import BsrMask, as_mask, from_spec
+from stof_cupy.masks import BsrMask, as_mask, as_masks, from_spec
 from stof_cupy.models import Model
 from stof_cupy.models.target import Target
 
@@ -43,7 +43,7 @@ def model_inputs(
     return {
         "ids": ids,
         "token_types": token_types,
-        "mask": lower_mask(mask, seq),
+        "mask": lower_mask(mask, (batch, model.heads, seq, seq)),
         "lengths": lengths,
     }
 
@@ -75,14 +75,22 @@ def integers(x: Any, name: str, shape: tuple[int | str, ...], most: int, target:
     return target.xp.ascontiguousarray(target.put(array), dtype=np.int32)
 
 
-def lower_mask(mask: Any, seq: int) -> BsrMask | None:
-    """Return any form of mask as a :class:`BsrMask` of shape (seq, seq), or None.
+def lower_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
+    """Return any form of mask as attention of `shape` takes it, or None.
+
+    Parameters
+    ----------
+    mask : object
+        See :meth:`stof_cupy.TransformerEngine.run`.
+    shape : tuple of int
+        ``(batch, heads, seq, seq)``, to which leading axes broadcast.
 
     Raises
     ------
     MaskError, ShapeError, DTypeError, ArgumentError
         If it is of another shape, not boolean, or not a mask.
     """
+    seq = shape[3]
     if mask is None:
         return None
     if isinstance(mask, str):
@@ -92,7 +100,7 @@ def lower_mask(mask: Any, seq: int) -> BsrMask | None:
     if hasattr(mask, "__dlpack__"):
         mask, _ = import_array(mask, "mask")
         mask = mask if isinstance(mask, np.ndarray) else mask.get()
-    return as_mask(mask, (seq, seq), name="mask")
+    return as_masks(mask, shape)
 
 
 @lru_cache(maxsize=64)

@@ -6,13 +6,12 @@ kernels), never a mix.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from stof_cupy.dtypes import CUDA_FLOATS, dtype_name, is_float
+from stof_cupy.dtypes import CUDA_FLOATS, dtype_name, is_cupy, is_float
 from stof_cupy.errors import (
     ArgumentError,
     DeviceError,
@@ -41,12 +40,6 @@ __all__ = [
 
 Array = Any
 """A NumPy or CuPy array; CuPy carries no type information."""
-
-
-def is_cupy(x: Any) -> bool:
-    """Whether `x` is a CuPy array, decided without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(x, cupy.ndarray)
 
 
 def backend(**arrays: Array | None) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import BsrMask, MaskStack
+from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
 from stof_cupy.ops.attention_args import Problem, Scores, validate
 from stof_cupy.ops.relative_bias import RelativeBias
@@ -64,10 +64,12 @@ def attention(
         key head serves ``heads / kv_heads`` consecutive query heads.
     v : ndarray
         Values, shape ``(batch, kv_heads, seq_k, value_dim)``.
-    mask : BsrMask, MaskStack, pattern, bool ndarray or scipy.sparse matrix, optional
+    mask : BsrMask, MaskStack, DeviceMask, pattern, bool ndarray or scipy.sparse matrix, optional
         True where a query may attend to a key. Shape ``(seq_q, seq_k)``: one for all batches and
-        heads; a MaskStack or bool ndarray may have leading axes that broadcast to ``(batch,
-        heads)``, those of queries where heads share keys.
+        heads; a MaskStack, DeviceMask or bool ndarray may have leading axes that broadcast to
+        ``(batch, heads)``, those of queries where heads share keys. A CuPy array, and a pattern
+        that names some, is built on the GPU at every call, which waits for it:
+        ``mask.to("cuda", tiles=, bitmaps=)`` and `DeviceMask.rebuild` do not.
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``.
     bias : float ndarray or RelativeBias, optional
@@ -140,8 +142,9 @@ def attend(
     if where == "numpy":
         from stof_cupy.ops import cpu_attention
 
+        host: Any = bsr  # NumPy arrays with a mask on a device have been refused
         return cpu_attention.attention(
-            q, k, v, bsr, scores, kv_lengths=kv_lengths, return_lse=return_lse, out=out
+            q, k, v, host, scores, kv_lengths=kv_lengths, return_lse=return_lse, out=out
         )
     config = _choose(problem, scores)
     return _launch(config, problem, q, k, v, bsr, scores.scale, kv_lengths, return_lse, out)
@@ -169,7 +172,7 @@ def _launch(
     q: Array,
     k: Array,
     v: Array,
-    mask: BsrMask | MaskStack | None,
+    mask: AnyMask | None,
     scale: float,
     kv_lengths: Array | None,
     return_lse: bool,
@@ -232,16 +235,15 @@ def _tensor_fields(q: Array, k: Array, v: Array, out: Array) -> dict[str, int]:
     return fields
 
 
-def _mask_fields(mask: BsrMask | MaskStack | None, problem: Problem) -> dict[str, int]:
+def _mask_fields(mask: AnyMask | None, problem: Problem) -> dict[str, int]:
     """Return where the lists of the mask are on the current device; zeros without a mask."""
-    fields = dict.fromkeys((*_LISTS, "mask_of", "mask_batch", "mask_head"), 0)
+    fields = dict.fromkeys((*_LISTS, "mask_of", "mask_batch", "mask_head", "overflow"), 0)
     if mask is not None:
-        schedule = mask.schedule()
-        lists = schedule.on_device()
-        for name in _LISTS:
+        lists = mask.schedule().on_device()
+        for name in (*_LISTS, "overflow"):
             fields[name] = pointer(getattr(lists, name))
-        if isinstance(mask, MaskStack):
+        if lists.mask_of.size > 1:
             fields["mask_of"] = pointer(lists.mask_of)
-            strides = schedule.mask_strides(problem.batch, problem.heads)
+            strides = lists.mask_strides(problem.batch, problem.heads)
             fields["mask_batch"], fields["mask_head"] = strides
     return fields

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
-from stof_cupy.masks import BsrMask, MaskStack, as_masks
+from stof_cupy.errors import ArgumentError, DeviceError, DTypeError, ShapeError, mismatch
+from stof_cupy.masks import DeviceMask, as_masks
+from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops._arrays import (
     FLOAT32_MAX,
     Array,
@@ -78,14 +79,14 @@ def validate(
     scores: Scores,
     kv_lengths: Array | None,
     out: Array | None,
-) -> tuple[str, Problem, BsrMask | MaskStack | None, Scores]:
+) -> tuple[str, Problem, AnyMask | None, Scores]:
     """Check every argument and describe the problem; `attention` says what is raised.
 
     Returns
     -------
     where : {"numpy", "cuda"}
     problem : Problem
-    mask : BsrMask or MaskStack or None
+    mask : BsrMask, MaskStack, DeviceMask or None
     scores : Scores
         Complete: the scale chosen, the bias broadcast.
     """
@@ -110,6 +111,10 @@ def validate(
             raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
         check_shape("kv_lengths", kv_lengths, (batch,))
     bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
+    if isinstance(bsr, DeviceMask) and (where == "numpy" or bsr.device != q.device.id):
+        got = f"on CUDA device {bsr.device}"
+        expected = "on the CPU: mask.to('cpu')" if where == "numpy" else f"on device {q.device.id}"
+        raise DeviceError(mismatch("mask", got, f"{expected}, like q"))
     dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
     problem = Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v)
     return where, problem, bsr, _complete(scores, problem)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
 from stof_cupy.masks import as_masks, document
 from stof_cupy.masks.check import flag, integers, reaches
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.positions import Align
-from stof_cupy.ops._arrays import Array, backend, check_shape, is_cupy
+from stof_cupy.ops._arrays import Array, backend, check_shape
 from stof_cupy.ops.attention import attend
 from stof_cupy.ops.attention_args import Scores
 from stof_cupy.ops.relative_bias import RelativeBias
@@ -58,7 +59,7 @@ def attention_varlen(
         lengths ``cu_seqlens`` they are ``np.diff(cu_seqlens)``.
     kv_lens : sequence of int or integer ndarray, optional
         Keys of each sequence; default `q_lens`.
-    mask : BsrMask, MaskStack, pattern, bool ndarray or scipy.sparse matrix, optional
+    mask : BsrMask, MaskStack, DeviceMask, pattern, bool ndarray or scipy.sparse matrix, optional
         Of the packed arrays, ``(total_q, total_k)``, or with a leading axis ``(heads,)``; what it
         keeps within the sequences is seen.
     causal : bool

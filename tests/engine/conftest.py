@@ -1,6 +1,9 @@
-"""A small BERT with random weights, and a batch for it."""
+"""A small BERT with random weights, a batch for it, and the same as a checkpoint."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,3 +42,17 @@ def engine(weights) -> TransformerEngine:
 @pytest.fixture
 def ids() -> np.ndarray:
     return np.random.default_rng(4).integers(0, 50, (3, 131), dtype=np.int32)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, weights, config) -> Path:
+    """A model and a word-level tokenizer on disk."""
+    save = pytest.importorskip("safetensors.numpy").save_file
+    tokenizers = pytest.importorskip("tokenizers")
+    save(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(50)}, unk_token="w0")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path

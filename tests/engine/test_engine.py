@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,20 +162,6 @@ def test_epilogues_are_fused(engine):
 
 
 # Checkpoint directories and sentences
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, weights, config) -> Path:
-    """A model and a word-level tokenizer on disk."""
-    save = pytest.importorskip("safetensors.numpy").save_file
-    tokenizers = pytest.importorskip("tokenizers")
-    save(weights, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(50)}, unk_token="w0")
-    tokenizer = tokenizers.Tokenizer(words)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path
 
 
 def test_encode_is_the_mean_of_run(checkpoint, ids):

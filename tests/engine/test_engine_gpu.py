@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stof_cupy import TransformerEngine, models
+from stof_cupy import TransformerEngine, masks, models
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DeviceError, ShapeError
 from stof_cupy.jit import device as gpu
@@ -100,6 +100,19 @@ def test_cupy_mask(engine, ids):
     i = cupy.arange(131)
     dense = cupy.abs(i[:, None] - i) <= 5
     assert np.array_equal(engine.run(ids, mask=dense), engine.run(ids, mask="sliding:w=5"))
+
+
+@pytest.mark.parametrize("lead", [(3,), (1, 3), (3, 1), (3, 3)], ids=str)
+def test_masks_with_leading_axes(weights, engine, ids, lead):
+    import cupy
+
+    mask = np.random.default_rng(6).random((*lead, 131, 131)) < 0.2
+    on_numpy = TransformerEngine(weights, config=CONFIG, backend="numpy")
+    expected = on_numpy.run(ids, lengths=LENGTHS, mask=mask)
+    for given in (mask, cupy.asarray(mask), masks.MaskStack.from_dense(mask)):
+        hidden = engine.run(ids, lengths=LENGTHS, mask=given)
+        assert close(hidden, expected, engine.dtype)
+        assert not hidden[1, 70:].any() and not hidden[2, 1:].any()
 
 
 def test_other_streams(engine, ids):

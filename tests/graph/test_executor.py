@@ -351,7 +351,7 @@ def test_lengths_are_read_as_contiguous_int32_that_does_not_wrap(
     given: np.ndarray[Any, Any], kept: list[int]
 ) -> None:
     declared = {"lengths": block(weights()).inputs["lengths"]}
-    read = read_feeds(declared, {"lengths": given}, np.dtype(np.float32), None)["lengths"]
+    read = read_feeds(declared, {"lengths": given}, np.dtype(np.float32), None, {})["lengths"]
     assert read.dtype == np.int32
     assert read.flags.c_contiguous
     assert read.tolist() == kept

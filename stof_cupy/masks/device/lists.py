@@ -1,0 +1,177 @@
+"""The buffers of one geometry of work lists, and the launches that fill them."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, MaskError, UnsupportedError, mismatch
+from stof_cupy.jit.launch import kernel
+from stof_cupy.jit.mask_kernels import MASK_COLUMNS, mask_build, mask_order
+from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.device.program import Program
+from stof_cupy.masks.layout import check_tile
+from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.tiles import check_count
+
+__all__ = ["Lists"]
+
+
+_QUERIES = 2**26
+
+
+class Lists:
+    """Work lists of a program for tiles of one size, on CuPy's current device.
+
+    Parameters
+    ----------
+    program : Program
+    shape : tuple of int
+        ``(queries, keys)``.
+    tile, layout
+        As `Scheduled.schedule`; sides of a tile are multiples of 64.
+    capacity : tuple of int, optional
+        Listed tiles and part tiles that there is room for; None: counted first.
+
+    Attributes
+    ----------
+    capacity : tuple of int
+        As above.
+    schedule : DeviceSchedule
+        What kernels read.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shape: tuple[int, int],
+        tile: tuple[int, int],
+        layout: Layout,
+        capacity: tuple[int, int] | None,
+    ) -> None:
+        import cupy
+
+        self._tile = rows, cols = _check(tile, layout, shape)
+        self._program, self._shape = program, shape
+        self._masks = math.prod(program.lead)
+        self._rows = -(-shape[0] // rows)
+        self._build = kernel(mask_build(self._tile, layout == "accumulator", program.formulas))
+        self._order = kernel(mask_order())
+        every = self._masks * self._rows
+        # In one piece, because each allocation takes microseconds.
+        sizes = (2 * (every + 1), 4, self._masks, every + self._masks, every, every)
+        ends = tuple(accumulate(sizes))
+        whole = cupy.zeros(ends[-1], np.int32)
+        progress, self._totals, mask_of, row_ptr, full_ptr, order = (
+            whole[end - size : end] for size, end in zip(sizes, ends, strict=True)
+        )
+        if self._masks > 1:
+            mask_of[...] = cupy.arange(self._masks, dtype=np.int32)
+        self._progress = progress
+        self._pointers = {
+            "progress": progress.data.ptr,
+            "row_ptr": row_ptr.data.ptr,
+            "full_ptr": full_ptr.data.ptr,
+            "totals": self._totals.data.ptr,
+        }
+        if capacity is None:
+            self._prepare()
+            self._launch_build(self._params((0, 0), 0, 0, 0))
+            capacity = self.totals()
+            check_count("mask", capacity[0])
+        self.capacity = capacity
+        listed = cupy.empty((2, capacity[0]), np.int32)
+        words = rows * cols // TILE
+        bitmaps = (
+            cupy.empty((capacity[1], rows // 16, 32, cols // TILE), np.uint32)
+            if layout == "accumulator"
+            else cupy.empty((capacity[1], words), np.uint64)
+        )
+        self._packed = self._params(
+            capacity, listed.data.ptr, listed.data.ptr + listed.strides[0], bitmaps.data.ptr
+        )
+        self._order_packed = self._order.pack(
+            row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
+        )
+        self.schedule = DeviceSchedule(
+            row_ptr=row_ptr.reshape(self._masks, self._rows + 1),
+            full_ptr=full_ptr.reshape(self._masks, self._rows),
+            cols=listed[0],
+            bitmap_id=listed[1],
+            bitmaps=bitmaps,
+            order=order.reshape(self._masks, self._rows),
+            mask_of=mask_of.reshape(program.lead),
+            groups=None,
+            overflow=self._totals[2:3],
+        )
+        self.build()
+
+    def build(self) -> None:
+        """Fill the lists on the current stream."""
+        self._prepare()
+        self._launch_build(self._packed)
+        blocks = -(-self._rows // self._order.spec.threads)
+        self._order((self._masks * blocks,), self._order_packed)
+
+    def _prepare(self) -> None:
+        for step in self._program.prepare:
+            step()
+
+    def _launch_build(self, params: np.void) -> None:
+        self._progress.data.memset_async(0, self._progress.nbytes)
+        self._build((self._masks * self._rows,), params)
+
+    def _params(self, capacity: tuple[int, int], cols: int, ids: int, bitmaps: int) -> np.void:
+        return self._build.pack(
+            program=self._program.packed,
+            node_count=self._program.count,
+            masks=self._masks,
+            lead_inner=self._program.lead[1],
+            queries=self._shape[0],
+            keys=self._shape[1],
+            cols=cols,
+            bitmap_id=ids,
+            bitmaps=bitmaps,
+            tile_capacity=capacity[0],
+            bitmap_capacity=capacity[1],
+            **self._pointers,
+        )
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many tiles and bitmaps the mask lists; waits for the current stream."""
+        tiles, bitmaps = self._totals[:2].get().tolist()
+        return tiles, bitmaps
+
+    def check(self) -> tuple[int, int]:
+        """Return `totals`, or raise MaskError if they are beyond the capacity."""
+        needed = self.totals()
+        if needed[0] > self.capacity[0] or needed[1] > self.capacity[1]:
+            got = f"{needed[0]} tiles, {needed[1]} bitmaps"
+            expected = f"at most {self.capacity[0]} tiles and {self.capacity[1]} bitmaps"
+            hint = "state a larger capacity: .to('cuda', tiles=, bitmaps=)"
+            raise MaskError(mismatch("mask", got, expected, hint))
+        return needed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return int(self.schedule.nbytes + self._progress.nbytes)
+
+
+def _check(tile: tuple[int, int], layout: Layout, shape: tuple[int, int]) -> tuple[int, int]:
+    """Return the tile, if the kernel builds lists of it for a mask of `shape`."""
+    rows, cols = check_tile(tile)
+    if layout not in ("words", "accumulator"):
+        raise ArgumentError(mismatch("layout", repr(layout), "'words' or 'accumulator'"))
+    if rows % TILE or cols % TILE:
+        hint = "on the CPU tiles may be smaller"
+        raise UnsupportedError(mismatch("tile", tile, "multiples of 64", hint))
+    if -(-shape[1] // cols) > MASK_COLUMNS:
+        expected = f"at most {MASK_COLUMNS * cols}"
+        raise UnsupportedError(mismatch("keys of a mask on CUDA", shape[1], expected))
+    if shape[0] > _QUERIES:
+        raise UnsupportedError(mismatch("queries of a mask on CUDA", shape[0], "at most 2**26"))
+    return rows, cols
