@@ -37,3 +37,9 @@ DENSE_MASK_MOST = 32_768
 
 LONG_MASK = {"s": 1_000_000, "window": 512, "tokens": 64}
 """Window and global tokens at a million tokens."""
+
+CPU_ATTENTION = ((1, 8, 4096, 64), (1, 8, 1024, 64))
+"""(batch, heads, seq, head_dim) of attention on the host."""
+
+CPU_ATTENTION_MASKS = ("sliding:w=256", "causal", "longformer:w=256,g=64", "bigbird", None)
+"""Mask specs for these; the first is also timed with every score modification."""

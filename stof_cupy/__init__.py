@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from stof_cupy.graph import Graph
     from stof_cupy.masks import BsrMask
     from stof_cupy.ops.attention import attention
+    from stof_cupy.ops.attention_varlen import attention_varlen
     from stof_cupy.ops.epilogue import Epilogue
     from stof_cupy.ops.gemm import gemm
+    from stof_cupy.ops.relative_bias import RelativeBias
 
 __version__ = "0.1.0"
 
@@ -28,9 +30,11 @@ __all__ = [
     "BsrMask",
     "Epilogue",
     "Graph",
+    "RelativeBias",
     "TransformerEngine",
     "__version__",
     "attention",
+    "attention_varlen",
     "errors",
     "gemm",
     "masks",
@@ -40,8 +44,10 @@ _HOMES = {
     "BsrMask": "stof_cupy.masks",
     "Epilogue": "stof_cupy.ops.epilogue",
     "Graph": "stof_cupy.graph",
+    "RelativeBias": "stof_cupy.ops.relative_bias",
     "TransformerEngine": "stof_cupy.engine",
     "attention": "stof_cupy.ops.attention",
+    "attention_varlen": "stof_cupy.ops.attention_varlen",
     "gemm": "stof_cupy.ops.gemm",
 }
 """Public name -> module that defines it."""

@@ -43,9 +43,16 @@ def _gemm(
 
 
 def _attention(
-    q: Array, k: Array, v: Array, mask: Any, lengths: Array | None, *, scale: float | None
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Any,
+    lengths: Array | None,
+    *,
+    scale: float | None,
+    softcap: float | None,
 ) -> Array:
-    return attention(q, k, v, mask, scale=scale, kv_lengths=lengths)
+    return attention(q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths)
 
 
 def _embedding(

@@ -86,12 +86,21 @@ def merge_heads(x: Array) -> Array:
 
 
 def attention(
-    q: Array, k: Array, v: Array, mask: Any, lengths: Array | None, *, scale: float | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Any,
+    lengths: Array | None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
 ) -> Array:
     """Return softmax(scale * q @ k.T, over kept keys) @ v; rows that keep nothing are 0."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
     scores = q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
     kept = np.ones(scores.shape, bool)
     if mask is not None:
         kept &= np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask, bool)

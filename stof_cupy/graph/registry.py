@@ -110,6 +110,10 @@ def _positive_float(value: Any) -> float:
     return float(value)
 
 
+def _positive_or_none(value: Any) -> float | None:
+    return None if value is None else _positive_float(value)
+
+
 def _finite_or_none(value: Any) -> float | None:
     if value is not None and not math.isfinite(value):
         raise ValueError(value)
@@ -138,9 +142,13 @@ _TABLE = (
     ),
     OpDef(
         "attention", "CI", _ports("q k v", "mask:mask lengths:lengths"),
-        (Attr("scale", "a finite number, or None: 1 / sqrt(head_dim)", _finite_or_none, None),),
+        (
+            Attr("scale", "a finite number, or None: 1 / sqrt(head_dim)", _finite_or_none, None),
+            Attr("softcap", "a positive number, or None", _positive_or_none, None),
+        ),
         shapes.attention, meaning.attention,
-        "``softmax(scale * q @ k.T) @ v`` over the kept elements; a row that keeps none is 0.",
+        "``softmax(scale * q @ k.T) @ v`` over the kept elements; a row that keeps none is 0. With "
+        "a softcap, scores are ``softcap * tanh(scores / softcap)``.",
     ),
     OpDef(
         "layer_norm", "MI", _ports("x weight bias"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 
-__all__ = ["at_least", "check_positions", "check_shape", "flag", "integers"]
+__all__ = ["at_least", "check_positions", "check_shape", "flag", "integers", "reaches"]
 
 _INTEGERS = (int, np.integer)  # a tuple: patterns are made in microseconds, and a union takes one
 _POSITIONS = 2**26  # sums of positions fit an int32; a pattern that writes them out takes 5 GiB
@@ -67,6 +67,21 @@ def flag(name: str, value: Any) -> bool:
     if not (isinstance(value, np.bool_) or (_is_integer(value) and 0 <= value <= 1)):
         raise ArgumentError(mismatch(name, repr(value), "True or False"))
     return bool(value)
+
+
+def reaches(window: Any) -> tuple[int, int]:
+    """Return how far a window, an integer or a tuple ``(back, ahead)``, reaches to each side.
+
+    Raises
+    ------
+    ArgumentError
+        If it is neither, or negative.
+    """
+    both = window if isinstance(window, tuple) else (window, window)
+    if len(both) != 2:
+        raise ArgumentError(mismatch("window", repr(window), "an integer, or (back, ahead)"))
+    back, ahead = (at_least(0, "window", reach) for reach in both)
+    return back, ahead
 
 
 def integers(name: str, values: Any) -> NDArray[np.int64]:

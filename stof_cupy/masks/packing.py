@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, mismatch
-from stof_cupy.masks.check import check_positions, flag, integers
+from stof_cupy.masks.check import check_positions, flag, integers, reaches
 from stof_cupy.masks.device.leaf import DocumentIds, KeyFlags
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.leaves import Columns
+from stof_cupy.masks.leaves import Columns, Intervals
 from stof_cupy.masks.positions import Align, Positions
 from stof_cupy.masks.segments import Segments
 from stof_cupy.masks.tiles import Int64s
@@ -26,6 +26,7 @@ def document(
     key_lengths: Sequence[int] | NDArray[np.integer] | None = None,
     *,
     causal: bool = False,
+    window: int | tuple[int, int] | None = None,
     align: Align | None = None,
 ) -> Pattern:
     """Documents packed one after another; a token sees its own document only.
@@ -39,14 +40,16 @@ def document(
         of a cross-attention.
     causal : bool
         Whether a token sees only itself and those before it.
+    window : int or tuple of int, optional
+        Reach to each side, or back and ahead, within a document; see `sliding_window`.
     align : {"top-left", "bottom-right"}, optional
-        Which corner of a causal document's own square the diagonal starts from; to be named if
-        `key_lengths` differ.
+        Which corner of a document's own square the diagonal starts from, if it is causal or has a
+        window; to be named if `key_lengths` differ.
 
     Raises
     ------
     ArgumentError
-        If a length is negative, or `align` is needed and missing.
+        If a length or `window` is negative, or `align` is needed and missing.
     MaskError
         If there are not as many `key_lengths` as `lengths`.
     DTypeError
@@ -71,17 +74,23 @@ def document(
     shape = check_positions((sum(rows.tolist()), sum(cols.tolist())))
     causal = flag("causal", causal)
     ends = np.cumsum(cols)
-    reach = None
     label = f"document(<{len(rows)}>{', causal=True' if causal else ''}"
-    if causal:
+    label += "" if window is None else f", window={window}"
+    if causal or window is not None:
         # An alignment is needed as soon as one document's lengths differ.
         uneven = np.flatnonzero(rows != cols)[:1]
         sq, sk = (int(rows[uneven[0]]), int(cols[uneven[0]])) if len(uneven) else (0, 0)
-        ending = Positions(sq, sk, align).label
-        last = cols - rows if align == "bottom-right" else np.zeros_like(cols)
-        reach = ends - cols + last - (np.cumsum(rows) - rows)
-        label += ending
-    return Segments(shape, f"{label})", np.cumsum(rows), ends - cols, ends, reach)
+        label += Positions(sq, sk, align).label
+    last = cols - rows if align == "bottom-right" else np.zeros_like(cols)
+    reach = ends - cols + last - (np.cumsum(rows) - rows)  # from a query to the key at its place
+    made = Segments(
+        shape, f"{label})", np.cumsum(rows), ends - cols, ends, reach if causal else None
+    )
+    if window is None:
+        return made
+    back, ahead = (min(distance, sum(shape)) for distance in reaches(window))
+    at = np.arange(shape[0]) + np.repeat(reach, rows)
+    return (made & Intervals(shape, "window", at - back, at + ahead + 1))._named(f"{label})")
 
 
 def _lengths(name: str, values: Any) -> Int64s:

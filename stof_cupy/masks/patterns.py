@@ -9,9 +9,8 @@ microseconds, whatever the size. All but `full` take at most 2**26 queries and k
 
 from __future__ import annotations
 
-from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks.band import Band
-from stof_cupy.masks.check import at_least, check_shape, flag
+from stof_cupy.masks.check import at_least, check_shape, flag, reaches
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Diagonals
 from stof_cupy.masks.positions import Align, Positions
@@ -109,10 +108,7 @@ def sliding_window(
     <Pattern (3, 3): sliding_window(window=(1, 0))>
     """
     at = Positions(sq, sk, align)
-    both = window if isinstance(window, tuple) else (window, window)
-    if len(both) != 2:
-        raise ArgumentError(mismatch("window", repr(window), "an integer, or (back, ahead)"))
-    back, ahead = (at_least(0, "window", reach) for reach in both)
+    back, ahead = reaches(window)
     causal = flag("causal", causal)
     shown = (back, ahead) if isinstance(window, tuple) else back
     label = f"sliding_window(window={shown}{', causal=True' if causal else ''}{at.label})"

@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import (
-    ArgumentError,
-    DeviceError,
-    DTypeError,
-    ShapeError,
-    UnsupportedError,
-    mismatch,
-)
+from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import DeviceMask, MaskStack, as_masks
 from stof_cupy.masks.stacking import AnyMask
-from stof_cupy.ops._arrays import (
-    FLOAT32_MAX,
-    Array,
-    backend,
-    check_dtype,
-    check_no_overlap,
-    check_out,
-    check_shape,
-    device_dtype,
-    empty_in_order_of,
-    pointer,
-    unit_last,
-)
+from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
+from stof_cupy.ops.attention_args import Problem, Scores, validate
+from stof_cupy.ops.relative_bias import RelativeBias
 
-__all__ = ["Config", "Problem", "attention"]
+__all__ = ["Config", "attend", "attention"]
 
 _TILE = 64
 _LISTS = ("row_ptr", "cols", "bitmap_id", "bitmaps", "order")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is to be computed; sizes in elements."""
-
-    dtype: str
-    batch: int
-    heads: int
-    kv_heads: int
-    seq_q: int
-    seq_k: int
-    dim_qk: int
-    dim_v: int
 
 
 @dataclass(frozen=True)
@@ -73,13 +40,18 @@ def attention(
     mask: Any = None,
     *,
     scale: float | None = None,
+    bias: Array | RelativeBias | None = None,
+    alibi: Array | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
     kv_lengths: Array | None = None,
     return_lse: bool = False,
     out: Array | None = None,
 ) -> Any:
     """Compute masked scaled dot-product attention, skipping the tiles that the mask leaves empty.
 
-    Source: STOF (arXiv 2506.06095), Algorithm 1.
+    The scores are ``softcap * tanh(scale * q k^T / softcap)``, or ``scale * q k^T`` without a cap,
+    plus `bias`, plus what `alibi` adds. Source: STOF (arXiv 2506.06095), Algorithm 1.
 
     Parameters
     ----------
@@ -100,11 +72,22 @@ def attention(
         ``mask.to("cuda", tiles=, bitmaps=)`` and `DeviceMask.rebuild` do not.
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``.
+    bias : float ndarray or RelativeBias, optional
+        Added to the scores; an array broadcasts to ``(batch, heads, seq_q, seq_k)``. A key whose
+        bias is -inf or the lowest finite number of the bias's type is masked.
+    alibi : float32 ndarray, optional
+        Shape ``(heads,)``: slopes of ALiBi (Press et al., arXiv 2108.12409). Adds ``-alibi[h] * |i
+        + seq_k - seq_q - j|`` to the score of query `i` and key `j`: the last query stands at the
+        last key, whatever the mask or `kv_lengths`.
+    softcap : float, optional
+        Positive; bounds the scores, before anything is added, to ``(-softcap, softcap)``.
+    sinks : float32 ndarray, optional
+        Shape ``(heads,)``: the score of one more key in every row, whose value is 0.
     kv_lengths : ndarray of int, optional
         Shape ``(batch,)``, NumPy or CuPy like `q`: keys at and beyond it are masked. Values are
         clipped to ``[0, seq_k]``.
     return_lse : bool
-        Also return the natural logarithm of the sum of ``exp(score)``.
+        Also return the natural logarithm of the sum of ``exp(score)``, sinks included.
     out : ndarray, optional
         Where to write the result: its shape and dtype, contiguous last axis, no overlap with the
         inputs.
@@ -122,14 +105,15 @@ def attention(
     ShapeError, DTypeError, MaskError, ArgumentError, DeviceError
         If an argument does not fit; nothing has been computed then.
     UnsupportedError
-        If there is no kernel for the dtype or head dim.
+        If there is no kernel for the dtype or head dim, or, on CUDA so far, for `bias`, `alibi`,
+        `softcap` or `sinks`.
 
     Notes
     -----
-    A row that may attend to nothing gives output 0 and LSE ``-inf``. What a masked key or value
-    holds, NaN and infinities included, reaches no row that it is masked for. Accumulation is in
-    float32 (on NumPy in float32 or the inputs' wider type), and equal inputs give bit-equal
-    outputs.
+    A row that may attend to nothing gives output 0 and LSE ``-inf``, or the head's sink. What a
+    masked key or value holds, NaN and infinities included, reaches no row that it is masked for.
+    Accumulation is in float32 (on NumPy in float32 or the inputs' wider type), and equal inputs
+    give bit-equal outputs.
 
     Examples
     --------
@@ -138,57 +122,40 @@ def attention(
     >>> attention(q, k, v, masks.sliding_window(100, window=8)).shape
     (1, 2, 100, 16)
     """
-    where, problem, bsr = _validate(q, k, v, mask, kv_lengths, out)
-    if scale is None:
-        scale = 1.0 / math.sqrt(problem.dim_qk)
-    elif not isinstance(scale, numbers.Real) or not abs(scale) <= FLOAT32_MAX / 2:
-        raise ArgumentError(mismatch("scale", scale, "a real number that float32 can hold"))
+    scores = Scores(scale=scale, softcap=softcap, bias=bias, alibi=alibi, sinks=sinks)
+    return attend(q, k, v, mask, scores, kv_lengths=kv_lengths, return_lse=return_lse, out=out)
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Any,
+    scores: Scores,
+    *,
+    kv_lengths: Array | None,
+    return_lse: bool,
+    out: Array | None,
+) -> Any:
+    """Validate, choose and run: what `attention` and `attention_varlen` have in common."""
+    where, problem, bsr, scores = validate(q, k, v, mask, scores, kv_lengths, out)
     if where == "numpy":
-        from stof_cupy.ops import cpu, cpu_stack
+        from stof_cupy.ops import cpu_attention
 
-        run: Any = cpu_stack.attention if isinstance(bsr, MaskStack) else cpu.attention
-        result = run(
-            q, k, v, bsr, scale=scale, kv_lengths=kv_lengths, return_lse=return_lse, out=out
+        host: Any = bsr  # NumPy arrays with a mask on a device have been refused
+        return cpu_attention.attention(
+            q, k, v, host, scores, kv_lengths=kv_lengths, return_lse=return_lse, out=out
         )
-        return result
-    return _launch(_choose(problem), problem, q, k, v, bsr, scale, kv_lengths, return_lse, out)
+    config = _choose(problem, scores)
+    return _launch(config, problem, q, k, v, bsr, scores.scale, kv_lengths, return_lse, out)
 
 
-def _validate(
-    q: Array, k: Array, v: Array, mask: Any, kv_lengths: Array | None, out: Array | None
-) -> tuple[str, Problem, AnyMask | None]:
-    """Check every argument and describe the problem."""
-    where = backend(q=q, k=k, v=v, kv_lengths=kv_lengths, out=out)
-    check_dtype("q", q)
-    check_dtype("k", k, q, "q")
-    check_dtype("v", v, q, "q")
-    check_shape("q", q, ("batch", "heads", "seq_q", "head_dim"))
-    batch, heads, seq_q, dim_qk = q.shape
-    check_shape("k", k, (batch, "kv_heads", "seq_k", dim_qk))
-    kv_heads, seq_k = k.shape[1:3]
-    check_shape("v", v, (batch, kv_heads, seq_k, "value_dim"))
-    dim_v = v.shape[3]
-    if kv_heads == 0 or heads % kv_heads:
-        raise ShapeError(mismatch("k", f"{kv_heads} heads", f"a divisor of q's {heads}"))
-    if dim_qk == 0 or dim_v == 0:
-        raise ShapeError(mismatch("head_dim", f"{dim_qk} for q and k, {dim_v} for v", "at least 1"))
-    check_out(out, (batch, heads, seq_q, dim_v), q)
-    check_no_overlap(out, q=q, k=k, v=v)
-    if kv_lengths is not None:
-        if kv_lengths.dtype.kind not in "iu":
-            raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
-        check_shape("kv_lengths", kv_lengths, (batch,))
-    bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
-    if isinstance(bsr, DeviceMask) and (where == "numpy" or bsr.device != q.device.id):
-        got = f"on CUDA device {bsr.device}"
-        expected = "on the CPU: mask.to('cpu')" if where == "numpy" else f"on device {q.device.id}"
-        raise DeviceError(mismatch("mask", got, f"{expected}, like q"))
-    dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
-    return where, Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v), bsr
-
-
-def _choose(problem: Problem) -> Config:
+def _choose(problem: Problem, scores: Scores) -> Config:
     """Return the only kernel there is yet, for the smallest head-dim class that fits."""
+    for name in ("bias", "alibi", "softcap", "sinks"):
+        if getattr(scores, name) is not None:
+            hint = "arrays on NumPy take it"
+            raise UnsupportedError(mismatch(name, "a value with CuPy arrays", "None", hint))
     if -(-problem.seq_q // _TILE) * problem.heads * problem.batch >= 2**31:
         size = (problem.batch, problem.heads, problem.seq_q)
         expected = "fewer than 2^31 tiles of 64 queries"

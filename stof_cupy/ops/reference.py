@@ -1,8 +1,9 @@
 """The oracle: every operator dense, in float64, with nothing skipped. For tests.
 
 With ``precision=`` a type name, what an implementation in that type would store is rounded to it:
-the inputs, the softmax weights and the output, while sums stay float64. The error of that result is
-the yardstick for kernels (:func:`stof_cupy.testing.budget`).
+the inputs, the softmax weights and the output, while sums stay float64; attention's scores, which
+nobody holds in less than float32, are rounded to that. The error of that result is the yardstick
+for kernels (:func:`stof_cupy.testing.budget`).
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ def attention(
     mask: Any = None,
     *,
     scale: float | None = None,
+    bias: Any = None,
+    alibi: ArrayLike | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
     kv_lengths: ArrayLike | None = None,
     return_lse: bool = False,
     precision: str | None = None,
 ) -> Exact | tuple[Exact, Exact]:
-    """Masked softmax attention.
+    """Masked softmax attention; all arguments as in :func:`stof_cupy.attention`.
 
     Parameters
     ----------
@@ -55,6 +60,15 @@ def attention(
         Broadcasts to ``(batch, heads, seq_q, seq_k)``; True may attend.
     scale : float, optional
         Default ``1 / sqrt(head_dim)``.
+    bias : array_like of float or object with ``toarray(seq_q, seq_k)``, optional
+        Broadcasts to ``(batch, heads, seq_q, seq_k)``; its type's lowest finite number masks, as
+        -inf does.
+    alibi : array_like, optional
+        ``(heads,)``; adds ``-alibi[h] * |i + seq_k - seq_q - j|``.
+    softcap : float, optional
+        Scores before a bias are ``softcap * tanh(score / softcap)``.
+    sinks : array_like, optional
+        ``(heads,)``; each adds ``exp(sink)`` to its rows' sums of exponentials.
     kv_lengths : array_like of int, optional
         ``(batch,)``; keys at and after it are masked.
     return_lse : bool
@@ -67,7 +81,7 @@ def attention(
     out : float64 array (batch, heads, seq_q, value_dim)
         0 in rows that see no key; masked keys and values do not count, whatever they hold.
     lse : float64 array
-        -inf in such rows. Only with `return_lse`.
+        -inf in such rows, or the sink. Only with `return_lse`.
 
     Examples
     --------
@@ -85,20 +99,39 @@ def attention(
     if kv_lengths is not None:
         seen &= np.arange(k.shape[2]) < np.asarray(kv_lengths)[:, None, None, None]
 
+    if hasattr(bias, "toarray"):
+        bias = bias.toarray(q.shape[2], k.shape[2])
+    if bias is not None:
+        bias = np.asarray(bias)
+        lowest = np.nextafter(np.array(-np.inf, bias.dtype), np.zeros((), bias.dtype))
+        seen &= bias.astype(np.float64) > max(float(lowest), float(np.finfo(np.float32).min))
+    sink = -np.inf if sinks is None else np.asarray(sinks, np.float64)[:, None, None]
+
     with np.errstate(all="ignore"):
         scores = np.einsum("bhqd,bhkd->bhqk", q, k)
         scores *= q.shape[-1] ** -0.5 if scale is None else scale
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        if bias is not None:
+            scores = scores + bias.astype(np.float64)
+        if alibi is not None:
+            slopes = np.asarray(alibi, np.float64)[:, None, None]
+            i, j = np.ogrid[: q.shape[2], : k.shape[2]]
+            scores = scores - slopes * abs(i + k.shape[2] - q.shape[2] - j)
+        if precision is not None:
+            scores = scores.astype(np.float32).astype(np.float64)
         scores = np.where(seen, scores, -np.inf)
-        highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        weights = np.exp(scores - np.where(np.isneginf(highest), 0, highest))
-        total = weights.sum(axis=-1, keepdims=True)
+        highest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+        highest = np.where(np.isneginf(highest), 0, highest)
+        weights = np.exp(scores - highest)
+        total = weights.sum(axis=-1, keepdims=True) + np.exp(sink - highest)
         weights = rounded(weights)
         out = np.einsum("bhqk,bhkd->bhqd", weights, np.where(np.isfinite(v), v, 0))
         for special in (np.inf, -np.inf, np.nan):  # these reach only the rows that see their key
             here = np.isnan(v) if np.isnan(special) else v == special
             out[np.einsum("bhqk,bhkd->bhqd", seen.astype(float), here.astype(float)) > 0] += special
         out = rounded(out / np.where(total == 0, 1, total))
-        lse = np.where(np.isneginf(highest), 0, highest) + np.log(total)
+        lse = highest + np.log(total)
     return (out, lse[..., 0]) if return_lse else out
 
 

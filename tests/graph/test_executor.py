@@ -20,7 +20,7 @@ from stof_cupy.errors import (
     ShapeError,
     UnsupportedError,
 )
-from stof_cupy.graph import Executor, Graph, Node
+from stof_cupy.graph import Executor, Graph, Node, meaning
 from stof_cupy.graph.executor import CALLS
 from stof_cupy.graph.feeds import read_feeds
 from stof_cupy.graph.registry import OPS
@@ -199,6 +199,17 @@ def _heads() -> Graph:
     q = g.split_heads(g.gemm(x, g.constant("w", np.eye(HIDDEN, dtype=np.float32))), heads=HEADS)
     g.output("y", g.gelu(g.merge_heads(g.attention(q, q, q))))
     return g
+
+
+def test_attention_takes_a_softcap() -> None:
+    g = Graph("capped")
+    x = g.input("x", ("batch", 2, "seq", 4), "float")
+    g.output("y", g.attention(x, x, x, softcap=0.5))
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 2, 9, 4)).astype(np.float32)}
+    got = Executor(g, backend="numpy").run(feed)["y"]
+    np.testing.assert_allclose(got, meaning.evaluate(g, feed)["y"], atol=1e-6)
+    with pytest.raises(GraphError, match="softcap: got -1, expected a positive number, or None"):
+        g.attention(x, x, x, softcap=-1)
 
 
 def test_views_stay_views_on_numpy() -> None:

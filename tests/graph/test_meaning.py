@@ -49,6 +49,17 @@ def test_attention_row_by_row() -> None:
     np.testing.assert_allclose(got, expected, atol=1e-14)
 
 
+def test_attention_caps_its_scores() -> None:
+    q, k, v = (
+        np.full((1, 1, 1, 1), 5.0),
+        np.array([[[[1.0], [-1.0]]]]),
+        np.array([[[[1.0], [0.0]]]]),
+    )
+    got = meaning.attention(q, k, v, None, None, softcap=2.0)
+    share = 1 / (1 + math.exp(-4 * math.tanh(2.5)))
+    assert math.isclose(got.item(), share)
+
+
 def test_heads_are_split_and_merged_in_order() -> None:
     x = np.arange(2 * 3 * 8.0).reshape(2, 3, 8)
     heads = meaning.split_heads(x, heads=4)

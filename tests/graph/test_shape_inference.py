@@ -55,7 +55,7 @@ GOOD = [
             "mask": ("seq", "memory"),
             "lengths": ("batch",),
         },
-        {"scale": 0.5},
+        {"scale": 0.5, "softcap": 30},
         ("batch", 4, "seq", 3),
     ),
 ]

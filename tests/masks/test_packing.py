@@ -38,6 +38,36 @@ def test_documents_with_keys_of_their_own(lengths: list[int], key_lengths: list[
 
 
 @pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("align", ALIGN)
+@pytest.mark.parametrize("window", (0, 5, 2**70, (70, 0), (0, 3)))
+@pytest.mark.parametrize(("lengths", "key_lengths"), LENGTHS)
+def test_documents_with_a_window(
+    lengths: list[int],
+    key_lengths: list[int],
+    window: int | tuple[int, int],
+    align: str,
+    causal: bool,
+) -> None:
+    """Each document's own square is that of `sliding_window`."""
+    expected = np.zeros((sum(lengths), sum(key_lengths)), bool)
+    row = col = 0
+    for rows, cols in zip(lengths, key_lengths, strict=True):
+        own = masks.sliding_window(rows, cols, window=window, causal=causal, align=align)
+        expected[row : row + rows, col : col + cols] = own.toarray()
+        row, col = row + rows, col + cols
+    made = masks.document(lengths, key_lengths, window=window, causal=causal, align=align)
+    check(made, expected)
+
+
+def test_a_window_of_documents_is_checked() -> None:
+    with pytest.raises(ArgumentError, match="window: got -1"):
+        masks.document([3], window=-1)
+    with pytest.raises(ArgumentError, match="align: got None"):
+        masks.document([3], [4], window=1)
+    assert repr(masks.document([3], window=(1, 0))).endswith("document(<1>, window=(1, 0))>")
+
+
+@pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("s", SIZES)
 def test_documents_by_id(s: int, causal: bool) -> None:
     rng = np.random.default_rng(s)

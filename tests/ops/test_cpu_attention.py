@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stof_cupy import attention
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.masks import BsrMask, causal, sliding_window
-from stof_cupy.ops import cpu, reference
+from stof_cupy.ops import reference
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 BIG_NEGATIVE = np.finfo(np.float32).min
@@ -43,7 +44,7 @@ def qkv(
 def check(q: Any, k: Any, v: Any, mask: Any = None, **kwargs: Any) -> Any:
     """Compare output and LSE with the oracle's; return the output."""
     bsr = None if mask is None else BsrMask.from_dense(np.asarray(mask))
-    out, lse = cpu.attention(q, k, v, bsr, return_lse=True, **kwargs)
+    out, lse = attention(q, k, v, bsr, return_lse=True, **kwargs)
     kwargs.pop("out", None)
     exact, exact_lse = reference.attention(q, k, v, mask, return_lse=True, **kwargs)
     precision = None if q.dtype == np.float64 else q.dtype.name
@@ -93,7 +94,7 @@ def test_t1_rows_without_keys_give_zero_and_minus_infinity() -> None:
     q, k, v = qkv(0, batch=1, seq_q=6, seq_k=10, dim=8)
     mask = np.tri(6, 10, dtype=bool)
     mask[5] = False
-    out, lse = cpu.attention(q, k, v, BsrMask.from_dense(mask), return_lse=True)
+    out, lse = attention(q, k, v, BsrMask.from_dense(mask), return_lse=True)
     assert (out[:, :, 5] == 0).all()
     assert np.isneginf(lse[:, :, 5]).all()
     assert np.isfinite(out).all()
@@ -113,7 +114,7 @@ def test_t3_masked_keys_and_values_never_leak(where: str, value: float) -> None:
     x = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
     q, k, v = x, x.copy(), x.copy()
     {"k": k, "v": v}[where][0, 0, 1] = value
-    out = cpu.attention(q, k, v, BsrMask.from_dense(np.array([[True, False], [True, False]])))
+    out = attention(q, k, v, BsrMask.from_dense(np.array([[True, False], [True, False]])))
     np.testing.assert_array_equal(out[0, 0], [[0, 1, 2, 3]] * 2)
 
 
@@ -142,7 +143,7 @@ def test_unlisted_tiles_and_keys_beyond_the_length_are_not_read() -> None:
     mask = np.kron(np.eye(3, dtype=bool), np.ones((64, 64), bool))
     k[:, :, 64:128] = v[:, :, 64:128] = np.nan
     k[:, :, 140:] = v[:, :, 140:] = np.nan
-    out = cpu.attention(q, k, v, BsrMask.from_dense(mask), kv_lengths=np.array([140, 133]))
+    out = attention(q, k, v, BsrMask.from_dense(mask), kv_lengths=np.array([140, 133]))
     assert np.isfinite(out[:, :, :64]).all()
     assert np.isnan(out[:, :, 64:128]).all()
     assert np.isfinite(out[:, :, 128:]).all()
@@ -150,7 +151,7 @@ def test_unlisted_tiles_and_keys_beyond_the_length_are_not_read() -> None:
 
 def test_scores_of_minus_infinity_count_as_masked() -> None:
     q, k, v = np.ones((1, 1, 2, 1)), np.array([[[[-np.inf], [0.0]]]]), np.array([[[[9.0], [5.0]]]])
-    out, lse = cpu.attention(q, k, v, BsrMask.from_dense(np.eye(2, dtype=bool)), return_lse=True)
+    out, lse = attention(q, k, v, BsrMask.from_dense(np.eye(2, dtype=bool)), return_lse=True)
     assert out.ravel().tolist() == [0, 5]
     assert lse.ravel().tolist() == [-np.inf, 0]
 
@@ -158,9 +159,7 @@ def test_scores_of_minus_infinity_count_as_masked() -> None:
 @pytest.mark.parametrize("seq_k", [1, 63, 64, 65, 127, 129, 137, 192, 193])
 def test_t5_no_weight_goes_to_padding(seq_k: int) -> None:
     q, k = np.full((1, 1, 3, 4), 10, np.float32), np.full((1, 1, seq_k, 4), -10, np.float32)
-    out = cpu.attention(
-        q, k, np.ones_like(k), BsrMask.from_dense(np.ones((3, seq_k), bool)), scale=1.0
-    )
+    out = attention(q, k, np.ones_like(k), BsrMask.from_dense(np.ones((3, seq_k), bool)), scale=1.0)
     np.testing.assert_allclose(out, 1, rtol=0, atol=2 * np.finfo(np.float32).eps)
 
 
@@ -178,20 +177,28 @@ def test_t7_full_tiles_alone() -> None:
     assert np.abs(check(q, k, v, mask) - out).max() > 0.01
 
 
-def test_t8_scipy_blocks_of_one() -> None:
+def test_t8_blocks_of_one_and_of_several_sizes() -> None:
     from scipy.sparse import bsr_array
 
     blocks = bsr_array((np.ones((5, 1, 1)), [2, 0, 2, 1, 2], [0, 1, 3, 5]), shape=(3, 3))
     q, k, v = qkv(8, batch=1, heads=1, seq_q=3)
-    out = cpu.attention(q, k, v, BsrMask.from_scipy(blocks))
+    out = attention(q, k, v, BsrMask.from_scipy(blocks))
     np.testing.assert_allclose(out[0, 0, 0], v[0, 0, 2], rtol=1e-6)
-    check(q, k, v, [[False, False, True], [True, False, True], [False, True, True]])
+    blockwise = np.array([[False, False, True], [True, False, True], [False, True, True]])
+    check(q, k, v, blockwise)
+    rows, columns = (1, 2, 3), (3, 1, 2)
+    check(
+        q=q.repeat(2, 2),
+        k=k.repeat(2, 2),
+        v=v.repeat(2, 2),
+        mask=blockwise.repeat(rows, 0).repeat(columns, 1),
+    )
 
 
 @pytest.mark.parametrize(("align", "seen"), [("bottom-right", 5), ("top-left", 1)])
 def test_t15_both_causal_alignments(align: str, seen: int) -> None:
     q, k, v = qkv(15, seq_q=1, seq_k=5)
-    got = cpu.attention(q, k, v, causal(1, 5, align=align).tobsr())
+    got = attention(q, k, v, causal(1, 5, align=align).tobsr())
     exact, low = (
         reference.attention(q, k[:, :, :seen], v[:, :, :seen], precision=precision)
         for precision in (None, "float32")
@@ -201,16 +208,16 @@ def test_t15_both_causal_alignments(align: str, seen: int) -> None:
 
 def test_t15_more_queries_than_keys() -> None:
     q, k, v = qkv(15, seq_q=5, seq_k=2)
-    out = cpu.attention(q, k, v, causal(5, 2, align="bottom-right").tobsr())
+    out = attention(q, k, v, causal(5, 2, align="bottom-right").tobsr())
     assert (out[:, :, :3] == 0).all()
     assert (out[:, :, 3:] != 0).all()
 
 
 def test_t17_halves_of_the_keys_join_by_their_natural_lse() -> None:
     q, k, v = qkv(17, batch=1, seq_q=4, seq_k=3136)
-    whole = cpu.attention(q, k, v)
+    whole = attention(q, k, v)
     left, right = (
-        cpu.attention(q, k[:, :, part], v[:, :, part], return_lse=True)
+        attention(q, k[:, :, part], v[:, :, part], return_lse=True)
         for part in (slice(3072), slice(3072, None))
     )
     share = 1 / (1 + np.exp(right[1] - left[1]))[..., None]
@@ -230,13 +237,13 @@ def test_t23_strides(layout: str) -> None:
     arrays = qkv(23, seq_q=100)
     mask = BsrMask.from_dense(rng(23).random((100, 100)) < 0.2)
     views = (strided(x)[layout] for x in arrays)
-    np.testing.assert_array_equal(cpu.attention(*views, mask), cpu.attention(*arrays, mask))
+    np.testing.assert_array_equal(attention(*views, mask), attention(*arrays, mask))
 
 
 def test_t23_fortran_order() -> None:
     arrays = qkv(23, seq_q=100)
-    got = cpu.attention(*(np.asfortranarray(x) for x in arrays))
-    np.testing.assert_array_equal(got, cpu.attention(*arrays))
+    got = attention(*(np.asfortranarray(x) for x in arrays))
+    np.testing.assert_array_equal(got, attention(*arrays))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4, 12])
@@ -255,14 +262,14 @@ def test_lengths_mask_the_keys_after_them() -> None:
 
 def test_lengths_are_clipped_to_the_keys() -> None:
     q, k, v = qkv(31, seq_q=10)
-    got = cpu.attention(q, k, v, kv_lengths=np.array([-3, 99]))
-    np.testing.assert_array_equal(got, cpu.attention(q, k, v, kv_lengths=np.array([0, 10])))
+    got = attention(q, k, v, kv_lengths=np.array([-3, 99]))
+    np.testing.assert_array_equal(got, attention(q, k, v, kv_lengths=np.array([0, 10])))
 
 
 def test_a_scale_of_another_precision_does_not_change_the_computation() -> None:
     q, k, v = qkv(32)
-    got = cpu.attention(q, k, v, scale=np.float64(0.3))
-    np.testing.assert_array_equal(got, cpu.attention(q, k, v, scale=0.3))
+    got = attention(q, k, v, scale=np.float64(0.3))
+    np.testing.assert_array_equal(got, attention(q, k, v, scale=0.3))
     exact, low = (
         reference.attention(q, k, v, scale=0.3, precision=precision)
         for precision in (None, "float32")
@@ -285,11 +292,11 @@ def test_out_is_filled_and_returned(dtype: str) -> None:
 
 def test_output_lies_in_memory_like_the_queries() -> None:
     q, k, v = qkv(35, batch=3, seq_q=50, dim_v=5)
-    out = cpu.attention(strided(q)["transposed"], k, v)
+    out = attention(strided(q)["transposed"], k, v)
     assert out.swapaxes(1, 2).flags.c_contiguous
-    assert cpu.attention(q, k, v).flags.c_contiguous
+    assert attention(q, k, v).flags.c_contiguous
     broadcast = np.broadcast_to(q[:1], q.shape)
-    assert cpu.attention(broadcast, k, v).strides[-1] == out.itemsize
+    assert attention(broadcast, k, v).strides[-1] == out.itemsize
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0)])
@@ -297,7 +304,7 @@ def test_nothing_to_do(shape: tuple[int, int, int, int]) -> None:
     batch, heads, seq_q, seq_k = shape
     q, k = np.ones((batch, heads, seq_q, 4)), np.ones((batch, heads, seq_k, 4))
     for mask in (None, BsrMask.from_dense(np.ones((seq_q, seq_k), bool))) if seq_k else (None,):
-        out, lse = cpu.attention(q, k, k, mask, return_lse=True)
+        out, lse = attention(q, k, k, mask, return_lse=True)
         assert out.shape == (batch, heads, seq_q, 4)
         assert (out == (1 if seq_k else 0)).all()
         assert np.isneginf(lse).all() or seq_k
@@ -306,9 +313,9 @@ def test_nothing_to_do(shape: tuple[int, int, int, int]) -> None:
 def test_runs_are_bit_identical() -> None:
     q, k, v = qkv(36, seq_q=300)
     mask = BsrMask.from_dense(rng(36).random((300, 300)) < 0.1)
-    first = cpu.attention(q, k, v, mask)
+    first = attention(q, k, v, mask)
     for _ in range(3):
-        np.testing.assert_array_equal(cpu.attention(q, k, v, mask), first)
+        np.testing.assert_array_equal(attention(q, k, v, mask), first)
 
 
 def test_memory_grows_with_the_listed_tiles() -> None:
@@ -316,7 +323,7 @@ def test_memory_grows_with_the_listed_tiles() -> None:
     q, k, v = qkv(37, batch=1, heads=1, seq_q=tokens, dim=8)
     mask = sliding_window(tokens, window=64).tobsr()
     tracemalloc.start()
-    cpu.attention(q, k, v, mask)
+    attention(q, k, v, mask)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < tokens * tokens / 32
@@ -325,7 +332,7 @@ def test_memory_grows_with_the_listed_tiles() -> None:
 SPEED = """
 import numpy as np
 from stof_cupy.masks import sliding_window
-from stof_cupy.ops import cpu
+from stof_cupy import attention
 from stof_cupy.testing import random_array, rng, time_ms
 
 q, k, v = (random_array(rng(i), (1, 2, 4096, 64)) for i in range(3))
@@ -340,8 +347,8 @@ def dense():
     scores /= scores.sum(axis=-1, keepdims=True)
     return scores @ v
 
-np.testing.assert_allclose(cpu.attention(q, k, v, mask), dense(), atol=2e-6)
-sparse = time_ms(lambda: cpu.attention(q, k, v, mask), repeat=15).p20
+np.testing.assert_allclose(attention(q, k, v, mask), dense(), atol=2e-6)
+sparse = time_ms(lambda: attention(q, k, v, mask), repeat=15).p20
 print(time_ms(dense, repeat=5, warmup=1).p20 / sparse)
 """
 

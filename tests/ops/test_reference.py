@@ -13,15 +13,19 @@ from stof_cupy.ops import reference
 from stof_cupy.testing import rng
 
 
-def plain_attention(q, k, v, seen, scale):  # type: ignore[no-untyped-def]
-    """Attention of one head, one number at a time."""
+def plain_attention(q, k, v, seen, scale, *, softcap=None, added=None, sink=-math.inf):  # type: ignore[no-untyped-def]
+    """Attention of one head, one number at a time; `added` of a query's and a key's number."""
     out, lse = [], []
     for i, query in enumerate(q):
         keys = [j for j in range(len(k)) if seen[i][j]]
         scores = [scale * math.fsum(a * b for a, b in zip(query, k[j], strict=True)) for j in keys]
+        if softcap is not None:
+            scores = [softcap * math.tanh(score / softcap) for score in scores]
+        if added is not None:
+            scores = [score + added(i, j) for score, j in zip(scores, keys, strict=True)]
         weights = [math.exp(score) for score in scores]
-        total = math.fsum(weights)
-        lse.append(math.log(total) if keys else -math.inf)
+        total = math.fsum([*weights, math.exp(sink)])
+        lse.append(math.log(total) if total else -math.inf)
         out.append(
             [
                 math.fsum(w * v[j][d] for w, j in zip(weights, keys, strict=True)) / (total or 1)
@@ -45,6 +49,41 @@ def test_attention(scale: float | None) -> None:
         expected = plain_attention(q[b, h], k[b, h // 2], v[b, h // 2], seen, scale or 3**-0.5)
         np.testing.assert_allclose(out[b, h], expected[0], atol=1e-14)
         np.testing.assert_allclose(lse[b, h], expected[1], atol=1e-14)
+
+
+def test_attention_with_scores_modified() -> None:
+    generator = rng(0)
+    q, k, v = generator.standard_normal((3, 1, 2, 5, 3))
+    k, v = (np.concatenate([x, x[:, :, :2] + 1], axis=2) for x in (k, v))
+    mask = generator.random((5, 7)) < 0.5
+    mask[3] = False
+    bias = generator.standard_normal((2, 5, 7)).astype(np.float32)
+    bias[0, 1, 2], bias[1, 2, 3] = -np.inf, np.finfo(np.float32).min
+    slopes, sinks = [0.5, -2.0], [0.3, -1.0]
+    how = {"softcap": 0.7, "bias": bias, "alibi": slopes, "sinks": sinks}
+    out, lse = reference.attention(q, k, v, mask, scale=0.9, return_lse=True, **how)
+    for h in range(2):
+
+        def added(i: int, j: int, h: int = h) -> float:
+            return float(bias[h, i, j]) - slopes[h] * abs(i + 2 - j)
+
+        seen = mask & (bias[h] > -1e30)
+        one = q[0, h], k[0, h], v[0, h], seen, 0.9
+        expected = plain_attention(*one, softcap=0.7, added=added, sink=sinks[h])
+        np.testing.assert_allclose(out[0, h], expected[0], atol=1e-14)
+        np.testing.assert_allclose(lse[0, h], expected[1], atol=1e-14)
+    np.testing.assert_array_equal(lse[0, :, 3], sinks)
+
+
+def test_attention_takes_a_bias_that_has_toarray() -> None:
+    class Bias:
+        def toarray(self, seq_q: int, seq_k: int) -> np.ndarray:
+            return np.arange(seq_q * seq_k, dtype=float).reshape(seq_q, seq_k)
+
+    q, k, v = rng(3).standard_normal((3, 1, 1, 4, 2))
+    got = reference.attention(q, k[:, :, :3], v[:, :, :3], bias=Bias())
+    want = reference.attention(q, k[:, :, :3], v[:, :, :3], bias=Bias().toarray(4, 3))
+    np.testing.assert_array_equal(got, want)
 
 
 def test_attention_mask_broadcasts_over_heads_and_batches() -> None:

@@ -1,0 +1,114 @@
+"""T5's relative position bias: a number per head for each bucket of distances."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.masks.check import at_least, flag
+from stof_cupy.ops._arrays import Array, backend, check_dtype
+
+__all__ = ["RelativeBias"]
+
+
+class RelativeBias:
+    """A bias of attention scores that depends on how far the key is from the query.
+
+    Distances are sorted into buckets: half of them for one distance each, the others for ranges
+    that grow logarithmically up to `max_distance`, beyond which all distances share one. Source:
+    Raffel et al. (arXiv 1910.10683), section 2.1, and the published T5 code for the buckets.
+    Nothing of the size ``seq_q x seq_k`` is ever made.
+
+    Parameters
+    ----------
+    table : float ndarray (buckets, heads)
+        The bias of each bucket and head, as T5 checkpoints hold it; NumPy or CuPy. Not copied.
+    bidirectional : bool
+        Whether keys after the query have buckets of their own, half of them (an encoder), or share
+        the bucket of distance 0 (a decoder).
+    max_distance : int
+        Where the last bucket begins at the latest.
+
+    Attributes
+    ----------
+    table, bidirectional, max_distance
+        As given.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        If `table` is no float array of two axes, or has too few or an odd number of buckets.
+    ArgumentError
+        If `max_distance` does not exceed the distances that have a bucket each.
+
+    Notes
+    -----
+    Where there are not as many queries as keys, the last query stands at the last key, as when a
+    cache of keys is continued. T5 does not scale its scores: pass ``scale=1.0`` with it.
+
+    Examples
+    --------
+    >>> table = np.arange(8, dtype=np.float32)[:, None]  # the bias is the number of the bucket
+    >>> RelativeBias(table, bidirectional=True, max_distance=8).toarray(1, 3)
+    array([[[2., 1., 0.]]], dtype=float32)
+    >>> RelativeBias(table, bidirectional=False, max_distance=8).toarray(3, 3)[0]
+    array([[0., 0., 0.],
+           [1., 0., 0.],
+           [2., 1., 0.]], dtype=float32)
+    """
+
+    def __init__(self, table: Array, *, bidirectional: bool, max_distance: int = 128) -> None:
+        backend(table=table)
+        check_dtype("table", table)
+        self.table = table
+        self.bidirectional = flag("bidirectional", bidirectional)
+        self.max_distance = at_least(1, "max_distance", max_distance)
+        sides = 2 if self.bidirectional else 1
+        if table.ndim != 2 or table.shape[0] < 2 * sides or table.shape[0] % sides:
+            buckets = "2 or more buckets" if sides == 1 else "an even number of buckets from 4 on"
+            raise ShapeError(mismatch("table", tuple(table.shape), f"(buckets, heads), {buckets}"))
+        exact = table.shape[0] // sides // 2
+        if self.max_distance <= exact:
+            hint = f"distances below {exact} have a bucket each"
+            raise ArgumentError(mismatch("max_distance", max_distance, f"more than {exact}", hint))
+
+    @property
+    def heads(self) -> int:
+        """Number of heads, the last axis of `table`."""
+        return int(self.table.shape[1])
+
+    def by_distance(self, reach: int | None = None) -> Array:
+        """Return the bias ``(heads, 2 * reach + 1)`` at each distance from -reach to reach.
+
+        Column ``reach + d`` is that of a key `d` places after its query. The columns at both ends
+        serve all distances beyond if `reach` is `max_distance`, the default.
+        """
+        reach = self.max_distance if reach is None else min(reach, self.max_distance)
+        return self.table[self._bucket(np.arange(-reach, reach + 1))].T
+
+    def toarray(self, seq_q: int, seq_k: int) -> NDArray[Any]:
+        """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests."""
+        distance = np.arange(seq_k) - np.arange(seq_k - seq_q, seq_k)[:, None]
+        bias: NDArray[Any] = np.moveaxis(self.table[self._bucket(distance)], -1, 0)
+        return bias
+
+    def _bucket(self, distance: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bucket of each distance from a query to its key."""
+        buckets, first = len(self.table), np.int64(0)
+        away = -distance
+        if self.bidirectional:
+            buckets //= 2
+            first = np.where(distance > 0, buckets, 0)
+            away = np.abs(distance)
+        away = np.maximum(away, 0)
+        exact = buckets // 2
+        growth = np.log(np.maximum(away, exact) / exact) / math.log(self.max_distance / exact)
+        far = exact + (growth * (buckets - exact)).astype(np.int64)
+        bucket: NDArray[np.int64] = first + np.where(
+            away < exact, away, np.minimum(far, buckets - 1)
+        )
+        return bucket
