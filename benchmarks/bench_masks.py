@@ -21,6 +21,7 @@ from functools import lru_cache, partial
 from math import isqrt
 from typing import Any, NamedTuple
 
+import flex_masks
 import numpy as np
 import pytest
 from shapes import (
@@ -213,8 +214,6 @@ def ours(benchmark: Any, case: OnDevice, way: str) -> None:
 
 def flex(benchmark: Any, case: OnDevice, way: str) -> None:
     """Time FlexAttention's builder, after it was found to list what we do."""
-    import flex_masks
-
     queries = case.mask.shape[0]
     with flex_masks.builder(case.name, queries, case.arrays, hold=way == "flex") as build:
         got, expected = flex_masks.count_blocks(build()), count_blocks(case.mask, 2)

@@ -102,7 +102,8 @@ def _formulas(formulas: Sequence[Formula], kinds: int) -> str:
     # A copy with constant indices stays in registers.
     copy = f"const Array p[] = {{{arrays}}};" if used else "const Array* const p = q;"
     values = "\n".join(
-        f"      case {number}: return formula_word(i, j, [=](int i, int j) -> bool {{ return {each.value}; }});"
+        f"      case {number}:\n"
+        f"        return formula_word(i, j, [=](int i, int j) -> bool {{ return {each.value}; }});"
         for number, each in enumerate(formulas)
     )
     states = "\n".join(

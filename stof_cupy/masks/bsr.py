@@ -15,8 +15,9 @@ from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.coerce import array_tiles, require_shape, scipy_tiles, to_tiles
 from stof_cupy.masks.construct import construct
 from stof_cupy.masks.device import on_cuda
-from stof_cupy.masks.expression import Pattern, lower
+from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Stored
+from stof_cupy.masks.lower import lower
 from stof_cupy.masks.protocol import SparseProtocol
 from stof_cupy.masks.scheduled import Scheduled
 from stof_cupy.masks.tiles import FULL, Int32s, Tiles, grid
@@ -217,9 +218,9 @@ class BsrMask(SparseProtocol, Scheduled):
         ArgumentError, DeviceError
             If there is no such device, or no GPU.
         """
-        from stof_cupy.masks.device.mask import uploaded
+        from stof_cupy.masks.device.built import UploadedMask
 
-        return uploaded(self) if on_cuda(device) else self
+        return UploadedMask(self) if on_cuda(device) else self
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the tiles, or the elements of a region: `stof_cupy.masks.plot`."""

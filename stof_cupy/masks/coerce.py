@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from stof_cupy.errors import DTypeError, MaskError, ShapeError, mismatch
 from stof_cupy.masks import convert
 from stof_cupy.masks.check import check_shape
-from stof_cupy.masks.expression import Pattern, lower
+from stof_cupy.masks.expression import Pattern
+from stof_cupy.masks.lower import lower
 from stof_cupy.masks.tiles import Tiles
 
 __all__ = ["array_tiles", "require_shape", "scipy_tiles", "to_tiles"]

@@ -18,18 +18,12 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks import runs
-from stof_cupy.masks.bitmap import LOW_BITS, TILE, Words, tile_words
+from stof_cupy.masks.bitmap import LOW_BITS, TILE, Words
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.runs import Runs
 from stof_cupy.masks.tiles import (
-    FULL,
-    BitmapTable,
     Int64s,
-    Tiles,
-    assemble,
-    check_count,
-    edge_rows,
     grid,
 )
 
@@ -37,9 +31,7 @@ if TYPE_CHECKING:
     from stof_cupy.masks.bsr import BsrMask
     from stof_cupy.masks.device.mask import DeviceMask
 
-__all__ = ["Leaf", "Pattern", "lower"]
-
-_CHUNK = 2048  # tiles whose bits are built at a time: 1 MiB of words
+__all__ = ["Leaf", "Pattern"]
 
 
 class Pattern(ABC):
@@ -134,7 +126,7 @@ class Pattern(ABC):
         5050
         """
         if on_cuda(device):
-            from stof_cupy.masks.device.mask import built
+            from stof_cupy.masks.device.built import built
 
             return built(self, tiles, bitmaps)
         return self.tobsr()
@@ -260,7 +252,11 @@ class Pattern(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again when it is asked for."""
-        return {k: value for k, value in self.__dict__.items() if k not in ("runs", "_bsr", "_intervals")}
+        return {
+            k: value
+            for k, value in self.__dict__.items()
+            if k not in ("runs", "_bsr", "_intervals")
+        }
 
     def _named(self, label: str) -> Pattern:
         """Give a compound the name its user knows; called before anyone else holds it."""
@@ -286,23 +282,3 @@ class Leaf(Pattern):
     @abstractmethod
     def _bits(self, rows: Int64s, cols: Int64s) -> Words:
         """Return row words of the part tiles at tile rows `rows` and tile columns `cols`."""
-
-
-def lower(pattern: Pattern) -> Tiles:
-    """Build the tiles of an expression.
-
-    Raises
-    ------
-    UnsupportedError
-        If it lists more than 2**28 tiles.
-    """
-    check_count(repr(pattern), pattern.runs.count())
-    keys, states = pattern.runs.visited()
-    ids = np.full(len(keys), FULL, np.int32)
-    table = BitmapTable()
-    part = np.flatnonzero(states == runs.PART)
-    for at in range(0, len(part), _CHUNK):
-        chosen = part[at : at + _CHUNK]
-        words = pattern.row_words(keys[chosen]) & edge_rows(pattern.shape, keys[chosen])
-        ids[chosen] = table.add(tile_words(words))
-    return assemble(pattern.shape, keys, ids, table.words())

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import DeviceError, mismatch
 from stof_cupy.masks.formula_boxes import Spans, States
 from stof_cupy.masks.formula_cuda import Cuda, Term
-from stof_cupy.masks.formula_kinds import Kind, Types, is_cupy, kinds_of
+from stof_cupy.masks.formula_kinds import Kind, Types, kinds_of
 from stof_cupy.masks.formula_numpy import Values
 from stof_cupy.masks.formula_numpy import truth as nonzero
 from stof_cupy.masks.formula_parse import Node, fold, parse

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stof_cupy.dtypes import dtype_name
+from stof_cupy.dtypes import dtype_name, is_cupy
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
 from stof_cupy.masks.formula_parse import IDENTIFIER, RESERVED, Op, Read, pointed
 
-__all__ = ["DTYPES", "HIGHEST", "LOWEST", "Kind", "Stored", "Types", "is_cupy", "kinds_of", "plain"]
+__all__ = ["DTYPES", "HIGHEST", "LOWEST", "Kind", "Stored", "Types", "kinds_of", "plain"]
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
@@ -53,12 +52,6 @@ DTYPES = {
     "float32": Stored("float"),
     "float64": Stored("double"),
 }
-
-
-def is_cupy(value: Any) -> bool:
-    """Whether `value` is a CuPy array, decided without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(value, cupy.ndarray)
 
 
 def kinds_of(text: str, names: Mapping[str, bool], values: Mapping[str, Any]) -> dict[str, Kind]:

@@ -131,9 +131,9 @@ class MaskStack(Scheduled):
         ArgumentError, DeviceError
             If there is no such device, or no GPU.
         """
-        from stof_cupy.masks.device.mask import uploaded
+        from stof_cupy.masks.device.built import UploadedMask
 
-        return uploaded(self) if on_cuda(device) else self
+        return UploadedMask(self) if on_cuda(device) else self
 
     def toarray(self) -> NDArray[np.bool_]:
         """Return the masks as a boolean array ``(*lead, queries, keys)``."""

@@ -131,12 +131,7 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     """
     causal = flag("causal", causal)
     if is_cupy(ids):
-        if ids.ndim != 1:
-            raise ShapeError(mismatch("ids", ids.shape, "(tokens,)"))
-        if ids.dtype.kind not in "iu":
-            raise DTypeError(mismatch("ids", f"dtype {ids.dtype}", "integers"))
-        check_positions((len(ids), len(ids)))
-        return DocumentIds(ids, causal)
+        return _device_documents(ids, causal)
     numbers = integers("ids", ids)
     shape = check_positions((len(numbers), len(numbers)))
     begins = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
@@ -153,6 +148,16 @@ def document_ids(ids: Sequence[int] | NDArray[np.integer], *, causal: bool = Fal
     label = f"document_ids(<{len(real)}>{', causal=True' if causal else ''})"
     reach = np.zeros_like(begins) if causal else None
     return Segments(shape, label, ends, begins, np.where(owners < 0, begins, ends), reach)
+
+
+def _device_documents(ids: Any, causal: bool) -> Pattern:
+    """Return the documents of a CuPy array."""
+    if ids.ndim != 1:
+        raise ShapeError(mismatch("ids", ids.shape, "(tokens,)"))
+    if ids.dtype.kind not in "iu":
+        raise DTypeError(mismatch("ids", f"dtype {ids.dtype}", "integers"))
+    check_positions((len(ids), len(ids)))
+    return DocumentIds(ids, causal)
 
 
 def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None) -> Pattern:
@@ -181,7 +186,7 @@ def key_padding(keep: Sequence[bool] | NDArray[np.bool_], sq: int | None = None)
            [1, 1, 0],
            [1, 1, 0]])
     """
-    flags = keep if is_cupy(keep) else np.asarray(keep)
+    flags: Any = keep if is_cupy(keep) else np.asarray(keep)
     if flags.ndim != 1:
         raise ShapeError(mismatch("keep", flags.shape, "(keys,)", "one pattern, one sequence"))
     if flags.dtype != np.bool_ and flags.size:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import (
     ArgumentError,
-    DeviceError,
     DTypeError,
     MaskError,
     ShapeError,
@@ -21,10 +21,10 @@ from stof_cupy.masks.bitmap import TILE, Words, pack_bits
 from stof_cupy.masks.bsr import as_mask
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.coerce import require_shape
+from stof_cupy.masks.device.leaf import refuse_cpu
 from stof_cupy.masks.expression import Leaf, Pattern
 from stof_cupy.masks.formula import Formula
 from stof_cupy.masks.formula_boxes import classify
-from stof_cupy.masks.formula_kinds import is_cupy
 from stof_cupy.masks.leaves import Stored
 from stof_cupy.masks.runs import Runs
 from stof_cupy.masks.tiles import Int64s, grid
@@ -227,14 +227,11 @@ class FormulaPredicate(_Asked):
         super().__init__(shape, f"predicate({shown!r})")
         self.kinds = formula.kinds(values)
         self.formula, self.values, self.within = formula, values, within
+        self.needs_cuda = any(is_cupy(value) for value in values.values())
 
     def _classify(self) -> Runs:
-        for name, value in self.values.items():
-            if is_cupy(value):
-                hint = '`.to("cuda")` builds the mask, `.to("cuda").to("cpu")` brings it back'
-                raise DeviceError(
-                    mismatch(f"arrays[{name!r}] of {self!r}", "a CuPy array", "NumPy arrays", hint)
-                )
+        if self.needs_cuda:
+            refuse_cpu(repr(self))
         return classify(self.shape, self._states, None if self.within is None else self.within.runs)
 
     def _states(self, i0: Int64s, i1: Int64s, j0: Int64s, j1: Int64s) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,9 @@ from stof_cupy.errors import (
 )
 from stof_cupy.masks.block_patterns import blocks
 from stof_cupy.masks.check import at_least, check_shape
-from stof_cupy.masks.expression import Leaf, Pattern
+from stof_cupy.masks.device.leaf import DeviceLeaf
+from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
-from stof_cupy.masks.runs import Runs
-from stof_cupy.masks.tiles import Int64s
 
 __all__ = ["DeviceScores", "score_blocks"]
 
@@ -120,7 +119,7 @@ def score_blocks(
     return MaskStack(masks, np.arange(len(masks)).reshape(lead))
 
 
-class DeviceScores(Leaf):
+class DeviceScores(DeviceLeaf):
     """Blocks that CuPy scores keep, which the GPU finds out; made by `score_blocks`.
 
     Attributes
@@ -156,16 +155,6 @@ class DeviceScores(Leaf):
         self.lead = lead
         self.top: Final = top
         self.threshold: Final = threshold
-
-    def _classify(self) -> Runs:
-        self._not_here()
-
-    def _bits(self, rows: Int64s, cols: Int64s) -> NoReturn:
-        self._not_here()
-
-    def _not_here(self) -> NoReturn:
-        hint = "`.to('cuda')` builds it, `.to('cuda').to('cpu')` brings it back"
-        raise DeviceError(mismatch("scores", "a CuPy array", "a NumPy array on the CPU", hint))
 
 
 def _is_numpy(x: Any) -> bool:

@@ -11,7 +11,8 @@ from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.bsr import BsrMask, as_mask
 from stof_cupy.masks.dense import dense
-from stof_cupy.masks.device.mask import DeviceMask, built
+from stof_cupy.masks.device.built import built
+from stof_cupy.masks.device.mask import DeviceMask
 from stof_cupy.masks.distinct import split
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
@@ -99,7 +100,7 @@ def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> 
     whole = (*obj.lead, *obj.shape) if isinstance(obj, Pattern) else tuple(obj.shape)
     _check_lead(whole, shape, name)
     if isinstance(obj, Pattern):
-        return built(obj, None, None)
+        return built(obj)
     if isinstance(obj, DeviceMask):
         return obj
     if 0 in whole[:-2]:

@@ -63,6 +63,7 @@ class View(Pattern):
         return first
 
     def row_words(self, keys: Int64s) -> Words:
+        """Return row words of tiles, see `Pattern.row_words`."""
         row, col = np.divmod(keys, grid(self.shape)[1])
         row, col = row + self._row, col + self._col
         if not self._top:

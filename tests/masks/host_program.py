@@ -89,7 +89,12 @@ def library() -> ctypes.CDLL:
         [
             *(str(COMPILER), "-std=c++17", "-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas"),
             *("-fsanitize=undefined", "-fno-sanitize-recover=undefined"),
-            *(f"-DPROGRAM_BYTES={len(pack_program([], []))}", "-shared", "-fPIC", f"-I{cuda_root()}"),
+            *(
+                f"-DPROGRAM_BYTES={len(pack_program([], []))}",
+                "-shared",
+                "-fPIC",
+                f"-I{cuda_root()}",
+            ),
             *(str(source), "-o", str(output)),
         ],
         check=True,

@@ -2,10 +2,12 @@
 // thread, which change places where they wait for each other. Compiled by tests/masks/on_host.py.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -16,119 +18,177 @@
 struct Index {
   unsigned x, y, z;
 };
-Index threadIdx, blockIdx;
+thread_local Index threadIdx, blockIdx;
+using std::max;
 using std::min;
 
 namespace host {
 
-struct Thread {
-  ucontext_t context;
-  std::vector<char> stack = std::vector<char>(64 << 10);
-  bool done = false;
-};
+struct Thread;
 
+// Where `members` threads meet. What they bring along is there until they meet again twice: in
+// between, all of them have left.
 struct Barrier {
-  int arrived = 0;
-  unsigned round = 0;
+  explicit Barrier(unsigned members) : values{Values(members), Values(members)} {}
+
+  using Values = std::vector<long long>;
+  Values values[2];
+  unsigned arrived = 0, round = 0;
 };
 
-std::vector<Thread> threads;
-ucontext_t scheduler;
-void (*body)();
-long progress;  // barriers passed and threads ended: none in a whole turn is a deadlock
-std::vector<long long> values;
-Barrier all, counted, any;
-std::vector<Barrier> shuffled, voted;
+struct Warp {
+  Barrier shuffled{32}, voted{32}, met{32};
+};
 
-inline void wait_for(Barrier& barrier, int members) {
+struct Thread {
+  ucontext_t start;
+  jmp_buf resume;
+  std::vector<char> stack = std::vector<char>(64 << 10);
+  bool started = false, done = false;
+  const Barrier* barrier = nullptr;  // what it waits at, and in which round
+  unsigned round = 0;
+  bool waits() const { return done || (barrier && barrier->round == round); }
+};
+
+struct Cta {
+  explicit Cta(unsigned count) : threads(count), warps(count / 32) {}
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  Barrier all{unsigned(threads.size())}, counted = all, any = all;
+  jmp_buf scheduler;
+};
+thread_local Cta* cta;
+void (*body)();
+
+inline Warp& warp() { return cta->warps[threadIdx.x / 32]; }
+
+inline void wait_at(Barrier& barrier) {
   const unsigned round = barrier.round;
-  if (++barrier.arrived == members) {
+  if (++barrier.arrived == barrier.values[0].size()) {
     barrier.arrived = 0;
     ++barrier.round;
-    ++progress;
     return;
   }
-  const unsigned me = threadIdx.x;
-  while (barrier.round == round) swapcontext(&threads[me].context, &scheduler);
+  Thread& me = cta->threads[threadIdx.x];
+  me.barrier = &barrier;
+  me.round = round;
+  if (!_setjmp(me.resume)) _longjmp(cta->scheduler, 1);
 }
 
-// Sum over `members` threads of what `term` makes of each one's value.
-template <typename Term>
-long long gathered(Barrier& barrier, int members, long long value, Term term) {
-  values[threadIdx.x] = value;
-  wait_for(barrier, members);
-  const unsigned first = threadIdx.x / members * members;
-  long long sum = 0;
-  for (int i = 0; i < members; ++i) sum += term(i, values[first + i]);
-  wait_for(barrier, members);
-  return sum;
+// What all who meet there bring along, in order.
+inline const Barrier::Values& gathered(Barrier& barrier, long long value) {
+  Barrier::Values& values = barrier.values[barrier.round % 2];
+  values[threadIdx.x % values.size()] = value;
+  wait_at(barrier);
+  return values;
+}
+
+template <typename T>
+T shuffled(unsigned lanes, T value, int from) {
+  if (lanes != ~0u) std::abort();
+  return static_cast<T>(gathered(warp().shuffled, value)[from]);
+}
+
+inline unsigned ballot(unsigned lanes, bool x) {
+  if (lanes != ~0u) std::abort();
+  const Barrier::Values& votes = gathered(warp().voted, x);
+  unsigned bits = 0;
+  for (int lane = 0; lane < 32; ++lane) bits |= unsigned(votes[lane]) << lane;
+  return bits;
 }
 
 inline void start() {
-  const unsigned me = threadIdx.x;
   body();
-  threads[me].done = true;
-  ++progress;
-  swapcontext(&threads[me].context, &scheduler);
+  cta->threads[threadIdx.x].done = true;
+  _longjmp(cta->scheduler, 1);
+}
+
+// Runs a thread until it waits. `setcontext` takes long and is for the first time alone.
+inline void resume(Thread& thread) {
+  if (_setjmp(cta->scheduler)) return;
+  if (thread.started) _longjmp(thread.resume, 1);
+  thread.started = true;
+  getcontext(&thread.start);
+  thread.start.uc_stack.ss_sp = thread.stack.data();
+  thread.start.uc_stack.ss_size = thread.stack.size();
+  makecontext(&thread.start, start, 0);
+  setcontext(&thread.start);
 }
 
 // Runs one CTA; false if its threads wait for each other forever.
-inline bool run_cta(int count, std::mt19937& random) {
-  threads.resize(count);
-  values.assign(count, 0);
-  all = counted = any = Barrier();
-  shuffled.assign(count / 32, Barrier());
-  voted.assign(count / 32, Barrier());
-  std::vector<unsigned> order(count);
-  for (int i = 0; i < count; ++i) {
-    Thread& thread = threads[order[i] = i];
-    thread.done = false;
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.data();
-    thread.context.uc_stack.ss_size = thread.stack.size();
-    makecontext(&thread.context, start, 0);
-  }
-  for (int done = 0; done < count;) {
+inline bool run_cta(std::mt19937& random) {
+  std::vector<unsigned> order(cta->threads.size());
+  for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
+  for (size_t done = 0; done < order.size();) {
     std::shuffle(order.begin(), order.end(), random);
-    const long before = progress;
+    bool progress = false;
     for (unsigned i : order) {
-      if (threads[i].done) continue;
+      Thread& thread = cta->threads[i];
+      if (thread.waits()) continue;
+      progress = true;
       threadIdx = {i, 0, 0};
-      swapcontext(&scheduler, &threads[i].context);
-      done += threads[i].done;
+      resume(thread);
+      done += thread.done;
     }
-    if (progress == before) return false;
+    if (!progress) return false;
   }
   return true;
 }
 
 }  // namespace host
 
-inline void __syncthreads() { host::wait_for(host::all, host::threads.size()); }
+inline void __syncthreads() { host::wait_at(host::cta->all); }
+inline void __syncwarp() { host::wait_at(host::warp().met); }
 
 inline int __syncthreads_count(bool x) {
-  return host::gathered(host::counted, host::threads.size(), x, [](int, long long v) { return v; });
+  const auto& values = host::gathered(host::cta->counted, x);
+  return std::count(values.begin(), values.end(), 1);
 }
 
 inline int __syncthreads_or(bool x) {
-  return host::gathered(host::any, host::threads.size(), x, [](int, long long v) { return v; }) > 0;
+  const auto& values = host::gathered(host::cta->any, x);
+  return std::count(values.begin(), values.end(), 1) > 0;
 }
 
-inline unsigned __ballot_sync(unsigned, bool x) {
-  return host::gathered(host::voted[threadIdx.x / 32], 32, x,
-                        [](int lane, long long v) { return v << lane; });
+inline unsigned __ballot_sync(unsigned lanes, bool x) { return host::ballot(lanes, x); }
+inline int __any_sync(unsigned lanes, bool x) { return host::ballot(lanes, x) != 0; }
+inline int __all_sync(unsigned lanes, bool x) { return host::ballot(lanes, x) == ~0u; }
+
+template <typename T>
+T __shfl_sync(unsigned lanes, T x, int from) {
+  return host::shuffled(lanes, x, from % 32);
 }
 
-inline unsigned __shfl_up_sync(unsigned, unsigned x, int by) {
-  const int from = threadIdx.x % 32 - by, lane = threadIdx.x % 32;
-  return host::gathered(host::shuffled[threadIdx.x / 32], 32, x,
-                        [&](int i, long long v) { return i == (from < 0 ? lane : from) ? v : 0; });
+template <typename T>
+T __shfl_xor_sync(unsigned lanes, T x, int with) {
+  return host::shuffled(lanes, x, (threadIdx.x % 32) ^ with);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned lanes, T x, int by) {
+  const int lane = threadIdx.x % 32;
+  return host::shuffled(lanes, x, lane < by ? lane : lane - by);
 }
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
-inline void atomicAdd(unsigned* to, unsigned x) { *to += x; }
-inline void atomicMin(int* to, int x) { *to = min(*to, x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+// CTAs may run at once.
+template <typename T>
+T atomicAdd(T* to, T x) {
+  return __atomic_fetch_add(to, x, __ATOMIC_SEQ_CST);
+}
+template <typename T>
+T atomicOr(T* to, T x) {
+  return __atomic_fetch_or(to, x, __ATOMIC_SEQ_CST);
+}
+inline int atomicMin(int* to, int x) {
+  int old = __atomic_load_n(to, __ATOMIC_SEQ_CST);
+  while (x < old && !__atomic_compare_exchange_n(to, &old, x, true, 5, 5)) {
+  }
+  return old;
+}
 
 #include "types.cuh"
 

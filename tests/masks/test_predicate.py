@@ -343,10 +343,10 @@ def test_cupy_arrays_have_no_form_here(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: made.row_words(np.zeros(1, np.int64)),
         lambda: made._bits(np.zeros(1, np.int64), np.zeros(1, np.int64)),
     ):
-        with pytest.raises(DeviceError, match=r"arrays\['doc'\].*got a CuPy array"):
+        with pytest.raises(DeviceError, match=r"predicate.*got CuPy arrays"):
             ask()
     with pytest.raises(
-        DeviceError, match=r'`\.to\("cuda"\)` builds.*`\.to\("cuda"\)\.to\("cpu"\)`'
+        DeviceError, match=r"`\.to\('cuda'\)` builds.*`\.to\('cuda'\)\.to\('cpu'\)`"
     ):
         made.tobsr()
     with pytest.raises(ShapeError, match=r"got \(2, 2\)"):

@@ -63,5 +63,5 @@ class StoredOnDevice(DeviceLeaf):
     """A mask that has its lists on the device already, as an operand of an expression."""
 
     def __init__(self, mask: DeviceMask) -> None:
-        super().__init__(mask.shape[-2:], "mask")
+        super().__init__(mask.sides, "mask")
         self.mask, self.lead = mask, mask.lead

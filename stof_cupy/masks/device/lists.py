@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -106,8 +105,8 @@ class Lists:
             groups=None,
             overflow=self._totals[2:3],
         )
-        addresses = (each.data.ptr for each in (schedule.cols, schedule.bitmap_id, schedule.bitmaps))
-        self._packed = self._params(capacity, *addresses)
+        arrays = (schedule.cols, schedule.bitmap_id, schedule.bitmaps)
+        self._packed = self._params(capacity, *(array.data.ptr for array in arrays))
         self._order_packed = self._order.pack(
             row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
         )

@@ -15,8 +15,9 @@ from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.device.leaf import DenseArray, DocumentIds, KeyFlags, StoredOnDevice
 from stof_cupy.masks.device.prepare import cut_scores, find_documents
 from stof_cupy.masks.device.program import Builder, Fields, Program, TooLargeError
-from stof_cupy.masks.expression import Pattern, lower
+from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Blocks, Columns, Diagonals, Intervals, Stored
+from stof_cupy.masks.lower import lower
 from stof_cupy.masks.neighborhoods import Neighborhood
 from stof_cupy.masks.predicates import FormulaPredicate
 from stof_cupy.masks.schedule import Schedule

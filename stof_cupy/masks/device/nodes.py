@@ -14,8 +14,8 @@ from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_NODES, NODE_BYTES
 __all__ = [
     "AND",
     "INVERT_LEAF",
-    "KINDS",
     "INVERT_RESULT",
+    "KINDS",
     "OR",
     "REPLACE",
     "XOR",
@@ -109,7 +109,5 @@ def pack_program(nodes: Sequence[Node], arrays: Sequence[tuple[int, int, int]]) 
         What formulas name: address or scalar, elements, stride in bytes.
     """
     steps = b"".join(node.pack() for node in nodes).ljust(MASK_NODES * NODE_BYTES, b"\0")
-    named = b"".join(
-        _ARRAY.pack(at, size, step, min(size, 2**31)) for at, size, step in arrays
-    )
+    named = b"".join(_ARRAY.pack(at, size, step, min(size, 2**31)) for at, size, step in arrays)
     return steps + named.ljust(MASK_ARRAYS * _ARRAY.size, b"\0")

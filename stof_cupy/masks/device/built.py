@@ -1,0 +1,137 @@
+"""The two ways to a mask on a GPU: built there from a pattern, or copied there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
+from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.bsr import BsrMask
+from stof_cupy.masks.check import at_least
+from stof_cupy.masks.device.lists import Lists
+from stof_cupy.masks.device.lowering import program_of
+from stof_cupy.masks.device.mask import DeviceMask
+from stof_cupy.masks.expression import Pattern
+from stof_cupy.masks.mask_stack import MaskStack
+from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.tiles import FULL, assemble, grid
+
+__all__ = ["BuiltMask", "UploadedMask", "built"]
+
+
+def built(pattern: Pattern, tiles: int | None = None, bitmaps: int | None = None) -> BuiltMask:
+    """Build a pattern on CuPy's current device; see `Pattern.to`."""
+    if tiles is None and bitmaps is None:
+        return BuiltMask(pattern, None)
+    if tiles is None or bitmaps is None:
+        got = f"tiles={tiles}, bitmaps={bitmaps}"
+        raise ArgumentError(mismatch("capacity", got, "both, or neither: it is counted then"))
+    return BuiltMask(pattern, (at_least(0, "tiles", tiles), at_least(0, "bitmaps", bitmaps)))
+
+
+class BuiltMask(DeviceMask):
+    """A mask that the GPU has built from a pattern, and can build again.
+
+    Parameters
+    ----------
+    pattern : Pattern
+    stated : tuple of int or None
+        The capacity; None: as much as there is to list now.
+    """
+
+    def __init__(self, pattern: Pattern, stated: tuple[int, int] | None) -> None:
+        super().__init__((*pattern.lead, *pattern.shape), pattern.lead)
+        self._stated, self._program = stated, program_of(pattern)
+        self._lists: dict[tuple[tuple[int, int], Layout], Lists] = {}
+        self._first = self._made((TILE, TILE), "words")
+
+    def _made(self, tile: tuple[int, int], layout: Layout) -> Lists:
+        found = self._lists.get((tile, layout))
+        if found is None:
+            capacity = self._stated
+            if capacity is not None and tile != (TILE, TILE):
+                # A larger tile holds a listed one; it can be a part tile though those are full.
+                capacity = (capacity[0], capacity[0])
+            found = Lists(self._program, self.sides, tile, layout, capacity)
+            self._lists[tile, layout] = found
+        return found
+
+    def _schedule(self, tile: tuple[int, int], layout: Layout, packed: bool) -> DeviceSchedule:
+        if packed:
+            hint = "mask.to('cpu').schedule(packed=True) packs"
+            raise UnsupportedError(mismatch("packed", True, "False on CUDA", hint))
+        return self._made(tile, layout).schedule
+
+    def _rebuild(self) -> None:
+        for lists in self._lists.values():
+            lists.build()
+
+    def _check(self) -> tuple[int, int]:
+        return self._first.check()
+
+    def _to_cpu(self) -> Any:
+        found = _downloaded(self._first.schedule, self.sides)
+        if not self.lead:
+            return found[0]
+        return MaskStack(found, np.arange(len(found)).reshape(self.lead))
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Listed and part tiles of 64x64 elements that there is room for."""
+        return self._first.capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the GPU."""
+        return sum(lists.nbytes for lists in self._lists.values())
+
+
+class UploadedMask(DeviceMask):
+    """A mask of the CPU, copied."""
+
+    def __init__(self, source: BsrMask | MaskStack) -> None:
+        super().__init__(source.shape, source.lead if isinstance(source, MaskStack) else ())
+        self._source = source
+        self._first = self._schedule((TILE, TILE), "words", False)
+
+    def _schedule(self, tile: tuple[int, int], layout: Layout, packed: bool) -> DeviceSchedule:
+        return self._source.schedule(tile, layout=layout, packed=packed).on_device()
+
+    def _rebuild(self) -> None:
+        hint = "pattern.to('cuda') is built there"
+        raise ArgumentError(mismatch("mask", "a copy", "one that the GPU has built", hint))
+
+    def _check(self) -> tuple[int, int]:
+        return self.capacity
+
+    def _to_cpu(self) -> Any:
+        return self._source
+
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """Listed and part tiles of 64x64 elements that there are."""
+        return len(self._first.cols), int((self._source.schedule().bitmap_id != FULL).sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the GPU."""
+        return self._first.nbytes
+
+
+def _downloaded(lists: DeviceSchedule, shape: tuple[int, int]) -> list[BsrMask]:
+    """Return the masks of 64x64 lists; waits for the current stream."""
+    row_ptr = lists.row_ptr.get().astype(np.int64)
+    total = int(row_ptr.max(initial=0))
+    cols, ids = lists.cols[:total].get(), lists.bitmap_id[:total].get()
+    bitmaps = lists.bitmaps[: int(ids.max(initial=FULL)) + 1].get()
+    found = []
+    for pointers in row_ptr:
+        chosen = slice(pointers[0], pointers[-1])
+        rows = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
+        keys = rows * grid(shape)[1] + cols[chosen]
+        order = np.argsort(keys)
+        tiles = assemble(shape, keys[order], ids[chosen][order], bitmaps)
+        found.append(BsrMask._of(tiles))
+    return found
