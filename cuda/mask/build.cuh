@@ -23,7 +23,7 @@ template <int kRows, int kCols, bool kAccumulator, typename Formulas = NoFormula
 struct Build {
   static_assert(kRows % 64 == 0 && kCols % 64 == 0);
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 2;
+  static constexpr int kMinBlocks = Formulas::kMinBlocks;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kWords = kCols / 64;  // 64-bit words of a row of a tile
   static constexpr int kTileWords = kRows * kWords;

@@ -14,6 +14,7 @@ constexpr int kMaxDepth = 4;  // accumulators set aside: five take 2^5 leaves
 // A kernel without formulas. Generated ones (stof_cupy/jit/mask_kernels.py) have these members.
 struct NoFormulas {
   static constexpr u32 kKinds = ~0u;  // of nodes: one bit each
+  static constexpr int kMinBlocks = 3;
   // The state of queries i0 .. i1 and keys j0 .. j1.
   __device__ static int box_state(int, int, int, int, int, const Array*) { return kPart; }
   // Bits of keys j .. j + 63 of query i. All lanes of a warp ask at once, each for the query after
@@ -21,7 +22,6 @@ struct NoFormulas {
   __device__ static u64 row_word(int, int, int, const Array*) { return 0; }
 };
 
-#ifdef __CUDACC__
 // The words of a formula for a warp's 32 queries, from its value for one element: each lane takes
 // two keys of every query, so that what depends on the key alone is computed once.
 template <typename Value>
@@ -36,7 +36,6 @@ __device__ __forceinline__ u64 formula_word(int query, int key, Value value) {
   }
   return word;
 }
-#endif
 
 struct Program {
   Node nodes[kMaxNodes];

@@ -113,6 +113,7 @@ def _formulas(formulas: Sequence[Formula], kinds: int) -> str:
 namespace stof::mask {{
 struct Formulas {{
   static constexpr u32 kKinds = {kinds & 0xFFFFFFFF}u;
+  static constexpr int kMinBlocks = 1;  // registers for any formula
   __device__ static int box_state(int which, int i0, int i1, int j0, int j1, const Array* p) {{
     switch (which) {{
 {states}

@@ -1,120 +1,136 @@
-"""The device code of mask leaves, compiled for the CPU: what a program says of boxes and words."""
+"""What the device code of mask leaves says of boxes and words, without the kernel around it."""
 
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.jit.source import cuda_root
 from stof_cupy.masks import Pattern
-from stof_cupy.masks.device import lowering
-from stof_cupy.masks.device.nodes import pack_program
-from stof_cupy.masks.device.program import Builder, Program
+from stof_cupy.masks.device import lowering, nodes
+from stof_cupy.masks.device.program import Program
 from stof_cupy.masks.device.uploads import Uploads
-
-COMPILER = shutil.which("g++") or shutil.which("clang++")
+from tests.masks import on_host
 
 _SOURCE = """
-#define __device__
-#define __forceinline__ inline
+#include "on_host.hpp"
 #include "mask/program.cuh"
 using namespace stof;
 using namespace stof::mask;
 
-static_assert(sizeof(Program) == PROGRAM_BYTES);
+extern "C" {{
 
-extern "C" void host_program(const Program* program, int count, int outer, int inner,
-                             int lead_inner, int queries, int keys, int rows, int cols,
-                             u8* states, u64* words) {
+// For a look from Python.
+int kinds[] = {{{kinds}}}, payloads[] = {{{payloads}}};
+int sizes[] = {{sizeof(Node), sizeof(Array), sizeof(Program)}};
+int limits[] = {{kMaxNodes, kMaxArrays, kMaxDepth}};
+int joins[] = {{kReplace, kAnd, kOr, kXor, kLeaf, kResult}};
+
+void program_states(const Program* program, int count, int outer, int inner, int lead_inner,
+                    int queries, int keys, int rows, int cols, u8* states) {{
   u64 aside[kMaxDepth];
-  const Lead lead = {outer, inner};
-  const int across = (keys + cols - 1) / cols, word_cols = (keys + 63) / 64;
-  for (int q0 = 0; q0 < queries; q0 += rows) {
+  const Lead lead = {{outer, inner}};
+  for (int q0 = 0; q0 < queries; q0 += rows) {{
     const int q1 = smaller(q0 + rows, queries);
-    Facts common[kMaxNodes];
-    for (int n = 0; n < count; ++n) {
-      common[n] = kNoFacts;
+    Facts facts[kMaxNodes];
+    for (int n = 0; n < count; ++n) {{
+      facts[n] = kNoFacts;
       if (has_bounds(program->nodes[n]))
         for (int q = q0; q < q1; ++q)
-          common[n] = joined(common[n], row_facts(program->nodes[n], lead, q));
-    }
-    for (int col = 0; col < across; ++col)
-      *states++ = box_state<NoFormulas>(*program, count, common, lead, lead_inner,
-                                        {q0, q1, col * cols, smaller(col * cols + cols, keys)},
-                                        aside, 1);
-  }
+          facts[n] = joined(facts[n], row_facts(program->nodes[n], lead, q));
+    }}
+    for (int k0 = 0; k0 < keys; k0 += cols)
+      *states++ = box_state<NoFormulas>(*program, count, facts, lead, lead_inner,
+                                        {{q0, q1, k0, smaller(k0 + cols, keys)}}, aside, 1);
+  }}
+}}
+
+void program_words(const Program* program, int count, int outer, int inner, int lead_inner,
+                   int queries, int keys, u64* words) {{
+  u64 aside[kMaxDepth];
   for (int q = 0; q < queries; ++q)
-    for (int col = 0; col < word_cols; ++col)
-      *words++ = row_word<NoFormulas>(*program, count, lead, lead_inner, q, 64 * col, keys, aside, 1);
-}
+    for (int k = 0; k < keys; k += 64)
+      *words++ = row_word<NoFormulas>(*program, count, {{outer, inner}}, lead_inner, q, k, keys,
+                                      aside, 1);
+}}
+
+}}
 """
 
 
-@dataclass
-class HostUploads(Uploads):
-    """Arrays stay in host memory."""
-
-    _kept: list[Any] = field(default_factory=list)
-
-    def finish(self) -> tuple[int, Any]:
-        together = np.empty(self._size + 16, np.uint8)
-        at = skip = -together.ctypes.data % 16
-        for piece in self._pieces:
-            together[at : at + piece.nbytes] = piece.reshape(-1).view(np.uint8)
-            at += -(-piece.nbytes // 16) * 16
-        return together.ctypes.data + skip, together
+def _in_host_memory(uploads: Uploads) -> tuple[int, Any]:
+    """Stand in for `Uploads.finish`; what is between and beyond the arrays is not 0."""
+    together = np.full(uploads._size + 16, 0xA5, np.uint8)
+    at = skip = -together.ctypes.data % 16
+    for piece in uploads._pieces:
+        together[at : at + piece.nbytes] = piece.reshape(-1).view(np.uint8)
+        at += -(-piece.nbytes // 16) * 16
+    return together.ctypes.data + skip, together
 
 
 def program_of(pattern: Pattern) -> Program:
-    builder = Builder((1, 1), lowering._lower, uploads=HostUploads())
-    builder.load(pattern)
-    return builder.finish()
+    """Lower a pattern; leaves of arrays, which are CuPy's on a GPU, may have NumPy's."""
+    with (
+        mock.patch.object(Uploads, "finish", _in_host_memory),
+        mock.patch.object(lowering, "_address", lambda array: array.ctypes.data),
+    ):
+        return lowering.program_of(pattern)
+
+
+def program_from(*steps: nodes.Node, lead: tuple[int, int] = (1, 1), kept: Any = ()) -> Program:
+    """Return a program of nodes that were made by hand, and `kept` alive with it."""
+    packed = np.frombuffer(nodes.pack_program(steps, []), np.uint8)
+    kinds = sum({1 << nodes.KINDS[node.kind] for node in steps})
+    return Program(packed, len(steps), (), kinds, lead, (), tuple(kept))
 
 
 @cache
 def library() -> ctypes.CDLL:
-    folder = Path(tempfile.mkdtemp(prefix="stof-host-"))
-    source, output = folder / "host.cpp", folder / "host.so"
-    source.write_text(_SOURCE)
-    subprocess.run(
-        [
-            *(str(COMPILER), "-std=c++17", "-O1", "-Wall", "-Werror", "-Wno-unknown-pragmas"),
-            *("-fsanitize=undefined", "-fno-sanitize-recover=undefined"),
-            *(
-                f"-DPROGRAM_BYTES={len(pack_program([], []))}",
-                "-shared",
-                "-fPIC",
-                f"-I{cuda_root()}",
-            ),
-            *(str(source), "-o", str(output)),
-        ],
-        check=True,
+    names = [kind.capitalize() for kind in nodes.KINDS]
+    types = {"Push": "0", "Pop": "0", "Formula": "sizeof(FormulaOf)"}
+    return on_host.library(
+        _SOURCE.format(
+            kinds=", ".join(f"k{name}" for name in names),
+            payloads=", ".join(types.get(name, f"sizeof({name})") for name in names),
+        )
     )
-    return ctypes.CDLL(str(output))
 
 
-def evaluate(
-    program: Program, shape: tuple[int, int], tile: tuple[int, int] = (64, 64)
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return the states of all tiles, and all elements, of a program."""
-    rows, cols = (-(-size // step) for size, step in zip(shape, tile, strict=True))
-    states = np.full((rows, cols), 255, np.uint8)
+def constants(name: str, count: int) -> list[int]:
+    """Return numbers of the C++ side."""
+    return list((ctypes.c_int * count).in_dll(library(), name))
+
+
+def _arguments(program: Program, shape: tuple[int, int], at: tuple[int, int]) -> tuple[Any, ...]:
+    packed = ctypes.c_char_p(program.packed.tobytes())
+    return (packed, program.count, *at, program.lead[1], *shape)
+
+
+def states(
+    program: Program,
+    shape: tuple[int, int],
+    tile: tuple[int, int] = (64, 64),
+    at: tuple[int, int] = (0, 0),
+) -> NDArray[np.uint8]:
+    """Return the states of all tiles of the mask at `at` of the leading axes."""
+    counts = tuple(-(-size // step) for size, step in zip(shape, tile, strict=True))
+    found = np.full(counts, 255, np.uint8)
+    pointer = ctypes.c_void_p(found.ctypes.data)
+    library().program_states(*_arguments(program, shape, at), *tile, pointer)
+    return found
+
+
+def elements(
+    program: Program, shape: tuple[int, int], at: tuple[int, int] = (0, 0)
+) -> NDArray[np.bool_]:
+    """Return all elements of the mask at `at` of the leading axes."""
     words = np.full((shape[0], -(-shape[1] // 64)), 2**63 + 5, np.uint64)
-    packed = np.array(program.packed)
-    pointer = ctypes.c_void_p
-    library().host_program(
-        *(pointer(packed.ctypes.data), program.count, 0, 0, program.lead[1], *shape, *tile),
-        *(pointer(states.ctypes.data), pointer(words.ctypes.data)),
-    )
+    pointer = ctypes.c_void_p(words.ctypes.data)
+    library().program_words(*_arguments(program, shape, at), pointer)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
     assert not bits[:, shape[1] :].any(), "bits beyond the last key"
-    return states, bits[:, : shape[1]]
+    return bits[:, : shape[1]]

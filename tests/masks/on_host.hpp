@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -24,8 +26,6 @@ using std::min;
 
 namespace host {
 
-struct Thread;
-
 // Where `members` threads meet. What they bring along is there until they meet again twice: in
 // between, all of them have left.
 struct Barrier {
@@ -40,12 +40,14 @@ struct Warp {
   Barrier shuffled{32}, voted{32}, met{32};
 };
 
+constexpr size_t kStack = 64 << 10;
+
 struct Thread {
   ucontext_t start;
   jmp_buf resume;
-  std::vector<char> stack = std::vector<char>(64 << 10);
+  std::unique_ptr<char[]> stack{new char[kStack]};  // not cleared: little of it is ever touched
   bool started = false, done = false;
-  const Barrier* barrier = nullptr;  // what it waits at, and in which round
+  const Barrier* barrier = nullptr;  // what it waited at last, and in which round
   unsigned round = 0;
   bool waits() const { return done || (barrier && barrier->round == round); }
 };
@@ -109,8 +111,8 @@ inline void resume(Thread& thread) {
   if (thread.started) _longjmp(thread.resume, 1);
   thread.started = true;
   getcontext(&thread.start);
-  thread.start.uc_stack.ss_sp = thread.stack.data();
-  thread.start.uc_stack.ss_size = thread.stack.size();
+  thread.start.uc_stack.ss_sp = thread.stack.get();
+  thread.start.uc_stack.ss_size = kStack;
   makecontext(&thread.start, start, 0);
   setcontext(&thread.start);
 }
@@ -118,7 +120,8 @@ inline void resume(Thread& thread) {
 // Runs one CTA; false if its threads wait for each other forever.
 inline bool run_cta(std::mt19937& random) {
   std::vector<unsigned> order(cta->threads.size());
-  for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), 0);
+  for (Thread& thread : cta->threads) thread.started = thread.done = false;
   for (size_t done = 0; done < order.size();) {
     std::shuffle(order.begin(), order.end(), random);
     bool progress = false;

@@ -26,61 +26,103 @@ HERE = Path(__file__).parent
 _LAUNCH = """
 #include "on_host.hpp"
 #include "{header}"
+#include <atomic>
+#include <csignal>
+#include <thread>
+#include <unistd.h>
+{prelude}
 using Kernel = {type};
 static_assert(sizeof(Kernel::Params) == {params} && Kernel::kThreads == {threads});
 static_assert(Kernel::kSmemBytes == {smem});
 static Kernel::Params params;
-alignas(1024) static char smem[{smem} + 1];
+thread_local char* smem;
 
-extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed) {{
+// `at_once` CTAs at a time, each by a thread of the CPU.
+extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed,
+                       unsigned at_once) {{
   std::memcpy(&params, packed, sizeof params);
   host::body = [] {{ Kernel::run(params, smem); }};
-  std::mt19937 random(seed);
-  for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y)
-    for (blockIdx.x = 0; blockIdx.x < x; ++blockIdx.x) {{
-      std::memset(smem, 0xa5, sizeof smem);
-      if (!host::run_cta({threads}, random)) return false;
+  std::vector<unsigned> order(x * y);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  std::atomic<unsigned> next(0);
+  std::atomic<bool> ended(true);
+  const auto work = [&](unsigned number) {{
+    std::mt19937 random(seed + number);
+    host::Cta cta({threads});
+    host::cta = &cta;
+    std::vector<char> memory({smem} + 1025);
+    smem = memory.data() + (-reinterpret_cast<unsigned long long>(memory.data()) & 1023);
+    for (unsigned i; ended && (i = next++) < order.size();) {{
+      blockIdx = {{order[i] % x, order[i] / x, 0}};
+      std::memset(smem, 0xa5, {smem});
+      if (!host::run_cta(random)) ended = false;
     }}
-  return true;
+  }};
+  // A kernel that polls memory for what never comes cannot be told to end.
+  std::signal(SIGALRM, [](int) {{ std::abort(); }});
+  alarm(300);
+  std::vector<std::thread> others;
+  for (unsigned number = 1; number < at_once; ++number) others.emplace_back(work, number);
+  work(0);
+  for (std::thread& other : others) other.join();
+  alarm(0);
+  return ended;
 }}
 """
-_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
-# Undefined behaviour, shifts and overflows among it, ends the process.
-_STRICT = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
+# Undefined behaviour, shifts and overflows among it, ends the process. Fortified, longjmp refuses
+# to change stacks.
+_FLAGS = (
+    *("-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-Wno-unknown-pragmas"),
+    *("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-U_FORTIFY_SOURCE"),
+)
 
 
-def launch(spec: KernelSpec, grid: tuple[int, int], **fields: Any) -> None:
-    """Run the kernel on NumPy arrays, whose addresses are among the fields of its params."""
+def launch(
+    spec: KernelSpec, grid: tuple[int, int], *, seed: int = 0, at_once: int = 1, **fields: Any
+) -> None:
+    """Run the kernel on NumPy arrays, whose addresses are among the fields of its params.
+
+    CTAs and the threads in them come in an order that `seed` decides, and `at_once` CTAs at a time.
+    """
     assert fields.keys() == {name for name, _ in spec.params}
     values = tuple(fields[name] for name, _ in spec.params)
     packed = np.array([values], spec.params_dtype())
-    assert _compiled(spec)(packed.ctypes.data, *grid, 0), "threads wait for each other forever"
+    ended = _compiled(spec)(packed.ctypes.data, *grid, seed, at_once)
+    assert ended, "threads wait for each other forever"
 
 
 @cache
-def _compiled(spec: KernelSpec) -> Callable[..., bool]:
+def library(source: str) -> ctypes.CDLL:
+    """Compile C++ that may include headers of cuda/, and those of this folder."""
     compiler = shutil.which("g++")
     if compiler is None or sys.platform != "linux":
         pytest.skip("no g++ on Linux")
-    source = _LAUNCH.format(
-        header=spec.header,
-        type=spec.type,
-        params=spec.params_dtype().itemsize,
-        threads=spec.threads,
-        smem=spec.smem_bytes,
-    )
     with TemporaryDirectory() as folder:
         at = Path(folder)
         # Instead of the header of that name, which is PTX; on_host.hpp has what it has.
         (at / "ptx").mkdir()
         (at / "ptx" / "convert.cuh").write_text("")
-        (at / "kernel.cpp").write_text(source)
+        (at / "host.cpp").write_text(source)
         includes = [f"-I{path}" for path in (at, HERE, cuda_root())]
-        command = [compiler, *_FLAGS, *_STRICT, *includes, "kernel.cpp", "-o", "kernel.so"]
+        command = [compiler, *_FLAGS, *includes, "host.cpp", "-o", "host.so"]
         done = subprocess.run(command, cwd=at, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        function = ctypes.CDLL(str(at / "kernel.so")).launch
+        return ctypes.CDLL(str(at / "host.so"))
+
+
+@cache
+def _compiled(spec: KernelSpec) -> Callable[..., bool]:
+    source = _LAUNCH.format(
+        header=spec.header,
+        prelude=spec.prelude,
+        type=spec.type,
+        params=spec.params_dtype().itemsize,
+        threads=spec.threads,
+        smem=spec.smem_bytes,
+    )
+    function = library(source).launch
     function.restype = ctypes.c_bool
-    function.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint]
+    function.argtypes = [ctypes.c_void_p, *(ctypes.c_uint,) * 4]
     called: Callable[..., bool] = function
     return called

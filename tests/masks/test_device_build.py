@@ -270,14 +270,34 @@ def test_upload_of_a_stack(lead: tuple[int, ...]) -> None:
 
 
 @gpu
+def test_masks_of_the_gpu_as_operands() -> None:
+    """Built and uploaded ones, with leading axes and without, in patterns that are built again."""
+    near, holes = leaf("window", 200, 260), draw(2, 1, 200, 260) < 0.9
+    per_head = draw(3, 200, 260) < 0.01
+    built, stacked = near.to("cuda"), MaskStack.from_dense(per_head).to("cuda")
+    uploaded, x = BsrMask(per_head[0]).to("cuda"), near.toarray()
+    for pattern, expected in (
+        (~built, ~x),
+        (built & uploaded, x & per_head[0]),
+        (stacked ^ near, per_head ^ x),
+        (near | stacked, per_head | x),
+        (MaskStack.from_dense(holes).to("cuda") & ~stacked, holes & ~per_head),
+        ((stacked | built)[70:, 3:], (per_head | x)[..., 70:, 3:]),
+    ):
+        check_array(pattern.to("cuda"), expected)
+
+
+@gpu
 def test_where_a_mask_is_and_how_large() -> None:
     import cupy
 
-    mask = masks.causal(1000).to("cuda")
-    needed = counts(masks.causal(1000).tobsr())
-    assert mask.device == cupy.cuda.Device().id or mask.device == cupy.cuda.Device()
-    assert mask.nbytes >= 512 * needed["bitmaps"] + 4 * needed["tiles"]
-    assert "1000" in repr(mask)
+    for pattern in (masks.causal(1000), masks.longformer(1000, window=20, global_tokens=70)):
+        mask = pattern.to("cuda")
+        needed = counts(pattern.tobsr())
+        assert mask.check() == (needed["tiles"], needed["bitmaps"])
+        assert mask.device == cupy.cuda.Device().id
+        assert mask.nbytes >= 512 * needed["bitmaps"] + 4 * needed["tiles"]
+        assert repr(mask) == "<DeviceMask (1000, 1000) on device 0>"
 
 
 @gpu

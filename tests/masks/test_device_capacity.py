@@ -162,6 +162,21 @@ def test_nothing_beyond_the_capacity_is_written(name: str, part: float) -> None:
                 mask.check()
 
 
+@pytest.mark.parametrize("name", ("longformer", "bigbird", "stored"))
+def test_what_does_not_fit_leaves_the_lists_before_it_alone(name: str) -> None:
+    """The lists may lie side by side in one allocation: none may reach into the next."""
+    pattern = PATTERNS[name]()
+    exact = counts(pattern.tobsr())
+    whole = pattern.to("cuda", **exact).schedule()
+    for tiles in (1, exact["tiles"] // 2, exact["tiles"] - 1):
+        short = pattern.to("cuda", **{**exact, "tiles": tiles}).schedule()
+        np.testing.assert_array_equal(short.cols.get(), whole.cols.get()[:tiles])
+    for bitmaps in (0, exact["bitmaps"] // 2, exact["bitmaps"] - 1):
+        short = pattern.to("cuda", **{**exact, "bitmaps": bitmaps}).schedule()
+        np.testing.assert_array_equal(short.cols.get(), whole.cols.get())
+        np.testing.assert_array_equal(short.bitmaps.get(), whole.bitmaps.get()[:bitmaps])
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_two_builds_have_the_same_bytes(name: str) -> None:
     """Nothing depends on which thread block comes first; addresses are the same ones."""

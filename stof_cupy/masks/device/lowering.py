@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from stof_cupy.masks.device.leaf import DenseArray, DocumentIds, KeyFlags, Store
 from stof_cupy.masks.device.prepare import cut_scores, find_documents
 from stof_cupy.masks.device.program import Builder, Fields, Program, TooLargeError
 from stof_cupy.masks.expression import Pattern
+from stof_cupy.masks.formula import Formula as MaskFormula
 from stof_cupy.masks.leaves import Blocks, Columns, Diagonals, Intervals, Stored
 from stof_cupy.masks.lower import lower
 from stof_cupy.masks.neighborhoods import Neighborhood
@@ -194,14 +196,18 @@ def _formula(builder: Builder, leaf: FormulaPredicate) -> _Lowered:
                 got = f"a stride of {step} bytes"
                 raise UnsupportedError(mismatch(f"arrays[{name!r}]", got, "less than 2**31"))
             builder.arrays.append((at, len(value), step))
-    formula = Formula(
-        leaf.formula.cuda(leaf.kinds, leaf.shape),
-        leaf.formula.cuda_state(leaf.kinds, leaf.shape),
-        len(leaf.formula.names),
-    )
+    formula = _in_cuda(leaf.formula.text, tuple(leaf.kinds.items()), leaf.shape)
     if formula not in builder.formulas:
         builder.formulas.append(formula)
     return "formula", (builder.formulas.index(formula), first)
+
+
+@lru_cache(maxsize=256)
+def _in_cuda(text: str, kinds: tuple[tuple[str, Any], ...], shape: tuple[int, int]) -> Formula:
+    """Return a formula in C++; kept, because a mask is built more often than it is thought of."""
+    formula, kind_of = MaskFormula.parse(text), dict(kinds)
+    value, state = formula.cuda(kind_of, shape), formula.cuda_state(kind_of, shape)
+    return Formula(value, state, len(formula.names))
 
 
 _LEAVES: dict[type[Pattern], Callable[[Builder, Any], _Lowered]] = {
