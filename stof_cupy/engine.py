@@ -204,7 +204,8 @@ class TransformerEngine:
                 batch = longest_first[start : start + batch_size]
                 ids, lengths = pad([rows[i] for i in batch])
                 batch_of_one = (1, self._model.heads, ids.shape[1], ids.shape[1])
-                hidden = self._forward(ids, lengths, lower_mask(mask, batch_of_one), None)
+                lowered = lower_mask(mask, batch_of_one, self._target)
+                hidden = self._forward(ids, lengths, lowered, None)
                 # Padding is 0, so the sum is over the sentence; a mean would only be rescaled.
                 kept = hidden[:, :1] if pooling == "cls" else hidden
                 total = kept.astype(np.float32).sum(axis=1)

@@ -43,7 +43,7 @@ def model_inputs(
     return {
         "ids": ids,
         "token_types": token_types,
-        "mask": lower_mask(mask, (batch, model.heads, seq, seq)),
+        "mask": lower_mask(mask, (batch, model.heads, seq, seq), target),
         "lengths": lengths,
     }
 
@@ -75,7 +75,7 @@ def integers(x: Any, name: str, shape: tuple[int | str, ...], most: int, target:
     return target.xp.ascontiguousarray(target.put(array), dtype=np.int32)
 
 
-def lower_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
+def lower_mask(mask: Any, shape: tuple[int, int, int, int], target: Target) -> Any:
     """Return any form of mask as attention of `shape` takes it, or None.
 
     Parameters
@@ -84,6 +84,8 @@ def lower_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
         See :meth:`stof_cupy.TransformerEngine.run`.
     shape : tuple of int
         ``(batch, heads, seq, seq)``, to which leading axes broadcast.
+    target : Target
+        Where it is needed: on CUDA, an array that lies there becomes a mask there.
 
     Raises
     ------
@@ -99,7 +101,7 @@ def lower_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
         mask = mask(seq)
     if hasattr(mask, "__dlpack__"):
         mask, _ = import_array(mask, "mask")
-        mask = mask if isinstance(mask, np.ndarray) else mask.get()
+        mask = mask if isinstance(mask, np.ndarray) else target.put(mask)
     return as_masks(mask, shape)
 
 

@@ -73,7 +73,16 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
 # Undefined behaviour, shifts and overflows among it, ends the process. Fortified, longjmp refuses
 # to change stacks.
 _FLAGS = (
-    *("-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-Wno-unknown-pragmas"),
+    *(
+        "-std=c++17",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-Wall",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+    ),
     *("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-U_FORTIFY_SOURCE"),
 )
 
