@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,18 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, r
 
 
 def test_every_example_says_what_it_prints() -> None:
-    assert README.count("```python") == len(EXAMPLES) == 2
+    assert README.count("```python") == len(EXAMPLES) == 3
 
 
-@pytest.mark.parametrize(("example", "printed"), EXAMPLES, ids=("engine", "graph"))
+def cases() -> list[Any]:
+    """Return the examples; those that import CuPy need a GPU."""
+    return [
+        pytest.param(*each, id=name, marks=[pytest.mark.gpu] if "import cupy" in each[0] else [])
+        for each, name in zip(EXAMPLES, ("engine", "graph", "mask"), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("example", "printed"), cases())
 def test_example_prints_what_the_readme_says(example: str, printed: str) -> None:
     assert len(example.strip().splitlines()) <= 12
     result = subprocess.run(

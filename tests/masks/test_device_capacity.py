@@ -232,25 +232,29 @@ def test_rebuilds_take_no_memory() -> None:
         assert (pool.used_bytes(), pool.total_bytes()) == before
 
 
-@pytest.mark.parametrize("name", ("causal", "bigbird", "documents", "scores", "formula"))
+@pytest.mark.parametrize(
+    "name", ("causal", "bigbird", "documents", "scores", "formula", "a large upload")
+)
 def test_with_a_stated_capacity_the_host_does_not_wait(name: str) -> None:
     import cupy
 
     ids, scores = cupy.arange(1000) // 90, block_scores()
+    rows, cols = np.random.default_rng(0).integers(0, 1024, (2, 100_000))  # 0.8 MB of blocks
     make = {
         **PATTERNS,
         "documents": lambda: masks.document_ids(ids),
         "scores": lambda: masks.score_blocks(scores, shape=(1000, 1000), top=5),
         "formula": lambda: masks.predicate((1000, 1000), "d[i] == d[j]", arrays={"d": ids}),
+        "a large upload": lambda: masks.blocks((65_536, 65_536), rows, cols),
     }[name]
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
         occupy(0)
-        make().to("cuda", **room((1000, 1000)))  # compiled, loaded and allocated before
+        make().to("cuda", tiles=100_000, bitmaps=300)  # compiled, loaded, allocated before
         stream.synchronize()
         occupy(500)
-        mask = make().to("cuda", **room((1000, 1000)))
+        mask = make().to("cuda", tiles=100_000, bitmaps=300)
         mask.rebuild()
         assert not stream.done, "the host waited for the GPU"
         mask.check()

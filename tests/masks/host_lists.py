@@ -1,0 +1,170 @@
+"""Work lists that the kernels of masks build on the CPU (`on_host`), and what they should be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.jit.mask_kernels import mask_build, mask_order
+from stof_cupy.masks import BsrMask
+from stof_cupy.masks.device.program import Program
+from stof_cupy.masks.schedule import Layout, Schedule
+from tests.masks import on_host
+
+POISON, GUARD = 0xA5, 512
+OWN, ALL_OF = 1 << 62, 2 << 62
+"""Flags of progress: what is counted is of one row of tiles, or of those before it too."""
+
+
+class Memory:
+    """Arrays of which every byte, and those around them, are known until something writes them."""
+
+    def __init__(self) -> None:
+        self._blocks: list[np.ndarray] = []
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        self._blocks.append(np.full(size + 2 * GUARD, POISON, np.uint8))
+        return self._blocks[-1][GUARD : GUARD + size].view(dtype).reshape(shape)
+
+    def check(self) -> None:
+        for block in self._blocks:
+            assert (block[:GUARD] == POISON).all(), "written before an array"
+            assert (block[-GUARD:] == POISON).all(), "written beyond an array"
+
+
+def untouched(array: np.ndarray) -> bool:
+    return bool((np.ascontiguousarray(array).view(np.uint8) == POISON).all())
+
+
+@dataclass
+class Job:
+    """A program with a geometry and room for what it lists.
+
+    Attributes
+    ----------
+    program, shape, tile, layout
+        As of `stof_cupy.masks.device.lists.Lists`.
+    capacity : tuple of int
+        Tiles and bitmaps there is room for.
+    """
+
+    program: Program
+    shape: tuple[int, int]
+    tile: tuple[int, int]
+    layout: Layout
+    capacity: tuple[int, int]
+    memory: Memory = field(default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        self.masks = math.prod(self.program.lead)
+        self.rows = -(-self.shape[0] // self.tile[0])
+        tiles, bitmaps = self.capacity
+        array = self.memory.array
+        self.progress = array((self.masks * self.rows + 1,), np.uint64)
+        self.row_ptr = array((self.masks, self.rows + 1), np.int32)
+        self.full_ptr = array((self.masks, self.rows), np.int32)
+        self.order = array((self.masks, self.rows), np.int32)
+        self.cols, self.bitmap_id = (array((tiles,), np.int32) for _ in range(2))
+        self.bitmaps = array((bitmaps, math.prod(self.tile) // 64), np.uint64)
+        self.totals = array((3,), np.int32)
+        self.progress[:] = 0
+
+    def build(self, ctas: int | None = None, **how: int) -> Job:
+        """Run the kernel: of all rows of tiles, or of `ctas` more."""
+        program, named = self.program, {}
+        if program.formulas:
+            named = {"formulas": program.formulas, "kinds": program.kinds}
+        outputs = ("progress", "row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "totals")
+        on_host.launch(
+            mask_build(self.tile, self.layout == "accumulator", **named),
+            (self.masks * self.rows if ctas is None else ctas, 1),
+            **how,
+            **{name: getattr(self, name).ctypes.data for name in outputs},
+            program=program.packed,
+            node_count=program.count,
+            masks=self.masks,
+            lead_inner=program.lead[1],
+            queries=self.shape[0],
+            keys=self.shape[1],
+            tile_capacity=self.capacity[0],
+            bitmap_capacity=self.capacity[1],
+        )
+        self.memory.check()
+        return self
+
+    def rank(self) -> Job:
+        """Run the kernel that orders rows."""
+        spec = mask_order()
+        on_host.launch(
+            spec,
+            (self.masks * -(-self.rows // spec.threads), 1),
+            row_ptr=self.row_ptr.ctypes.data,
+            order=self.order.ctypes.data,
+            rows=self.rows,
+        )
+        self.memory.check()
+        return self
+
+
+def reference(masks: Sequence[BsrMask], tile: tuple[int, int], layout: Layout) -> Schedule:
+    """Return what the CPU lists for the masks of all leading axes."""
+    if len(masks) == 1:
+        return masks[0].schedule(tile, layout=layout)
+    tiles = [mask._tiles for mask in masks]
+    return Schedule.of(tiles, np.arange(len(masks)), tile=tile, layout=layout)
+
+
+def needed(lists: Schedule) -> tuple[int, int]:
+    """Return the tiles and bitmaps that there must be room for."""
+    return len(lists.cols), int((lists.bitmap_id >= 0).sum())
+
+
+def check(job: Job, lists: Schedule) -> None:
+    """The job has built the lists of the CPU, as far as it has room, and nothing else."""
+    (room, bitmap_room), (tiles, bitmaps) = job.capacity, needed(lists)
+    overflow = tiles > room or bitmaps > bitmap_room
+    assert job.totals.tolist() == [tiles, bitmaps, overflow]
+    row_ptr = np.minimum(lists.row_ptr.reshape(job.row_ptr.shape), room)
+    np.testing.assert_array_equal(job.row_ptr, row_ptr)
+    full_ptr = np.minimum(lists.full_ptr.reshape(job.full_ptr.shape), room)
+    np.testing.assert_array_equal(job.full_ptr, full_ptr)
+
+    listed, part = min(tiles, room), lists.bitmap_id >= 0
+    own = np.cumsum(part) - 1  # the CPU stores equal bitmaps once
+    np.testing.assert_array_equal(job.cols[:listed], lists.cols[:listed])
+    numbers = np.where(part, np.minimum(own, bitmap_room - 1), -1)
+    np.testing.assert_array_equal(job.bitmap_id[:listed], numbers[:listed])
+    assert untouched(job.cols[listed:]) and untouched(job.bitmap_id[listed:])
+
+    written = np.flatnonzero(part[:listed])[:bitmap_room]
+    words = np.ascontiguousarray(lists.bitmaps).reshape(len(lists.bitmaps), -1).view(np.uint64)
+    np.testing.assert_array_equal(
+        job.bitmaps[: len(written)], words[lists.bitmap_id[written]].reshape(len(written), -1)
+    )
+    assert untouched(job.bitmaps[len(written) :])
+
+    order = np.argsort(-np.diff(row_ptr), axis=-1, kind="stable")
+    np.testing.assert_array_equal(job.rank().order, order)
+    if not overflow:
+        np.testing.assert_array_equal(order, lists.order.reshape(order.shape))
+    sums = known(lists)
+    np.testing.assert_array_equal(job.progress, np.append(ALL_OF | sums[0] << 31 | sums[1], len(sums[0])))
+
+
+def counts(lists: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tiles and the bitmaps of every row of tiles, of all masks."""
+    row_ptr, full_ptr = (np.atleast_2d(each) for each in (lists.row_ptr, lists.full_ptr))
+    each = np.diff(row_ptr), full_ptr - row_ptr[:, :-1]
+    tiles, bitmaps = (count.ravel().astype(np.uint64) for count in each)
+    return tiles, bitmaps
+
+
+def known(lists: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    """Return `counts` summed over each row and those before it."""
+    tiles, bitmaps = counts(lists)
+    return np.cumsum(tiles, dtype=np.uint64), np.cumsum(bitmaps, dtype=np.uint64)
