@@ -97,18 +97,16 @@ class Job:
         self.memory.check()
         return self
 
-    def rank(self) -> Job:
-        """Run the kernel that orders rows."""
-        spec = mask_order()
-        on_host.launch(
-            spec,
-            (self.masks * -(-self.rows // spec.threads), 1),
-            row_ptr=self.row_ptr.ctypes.data,
-            order=self.order.ctypes.data,
-            rows=self.rows,
-        )
-        self.memory.check()
-        return self
+
+def ranked(row_ptr: np.ndarray) -> np.ndarray:
+    """Run the kernel that orders the rows of each mask, `row_ptr` int32 ``(masks, rows + 1)``."""
+    memory, spec = Memory(), mask_order()
+    masks, rows = row_ptr.shape[0], row_ptr.shape[1] - 1
+    order = memory.array((masks, rows), np.int32)
+    addresses = {"row_ptr": row_ptr.ctypes.data, "order": order.ctypes.data}
+    on_host.launch(spec, (masks * -(-rows // spec.threads), 1), rows=rows, **addresses)
+    memory.check()
+    return order
 
 
 def reference(masks: Sequence[BsrMask], tile: tuple[int, int], layout: Layout) -> Schedule:
@@ -142,29 +140,28 @@ def check(job: Job, lists: Schedule) -> None:
     assert untouched(job.cols[listed:]) and untouched(job.bitmap_id[listed:])
 
     written = np.flatnonzero(part[:listed])[:bitmap_room]
-    words = np.ascontiguousarray(lists.bitmaps).reshape(len(lists.bitmaps), -1).view(np.uint64)
-    np.testing.assert_array_equal(
-        job.bitmaps[: len(written)], words[lists.bitmap_id[written]].reshape(len(written), -1)
-    )
+    count, *rest = lists.bitmaps.shape
+    words = lists.bitmaps.reshape(count, math.prod(rest)).view(np.uint64)
+    expected = words[lists.bitmap_id[written]]
+    np.testing.assert_array_equal(job.bitmaps[: len(written)], expected)
     assert untouched(job.bitmaps[len(written) :])
 
     order = np.argsort(-np.diff(row_ptr), axis=-1, kind="stable")
-    np.testing.assert_array_equal(job.rank().order, order)
+    np.testing.assert_array_equal(ranked(job.row_ptr), order)
     if not overflow:
         np.testing.assert_array_equal(order, lists.order.reshape(order.shape))
-    sums = known(lists)
-    np.testing.assert_array_equal(job.progress, np.append(ALL_OF | sums[0] << 31 | sums[1], len(sums[0])))
+    done = progress(ALL_OF, *(np.cumsum(each, dtype=np.uint64) for each in counts(lists)))
+    np.testing.assert_array_equal(job.progress, np.append(done, np.uint64(len(done))))
 
 
 def counts(lists: Schedule) -> tuple[np.ndarray, np.ndarray]:
     """Return the tiles and the bitmaps of every row of tiles, of all masks."""
     row_ptr, full_ptr = (np.atleast_2d(each) for each in (lists.row_ptr, lists.full_ptr))
-    each = np.diff(row_ptr), full_ptr - row_ptr[:, :-1]
-    tiles, bitmaps = (count.ravel().astype(np.uint64) for count in each)
-    return tiles, bitmaps
+    tiles, bitmaps = np.diff(row_ptr), full_ptr - row_ptr[:, :-1]
+    return tiles.ravel(), bitmaps.ravel()
 
 
-def known(lists: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    """Return `counts` summed over each row and those before it."""
-    tiles, bitmaps = counts(lists)
-    return np.cumsum(tiles, dtype=np.uint64), np.cumsum(bitmaps, dtype=np.uint64)
+def progress(flag: int, tiles: np.ndarray, bitmaps: np.ndarray) -> np.ndarray:
+    """Return what rows of tiles tell each other."""
+    tiles, bitmaps = (each.astype(np.uint64) for each in (tiles, bitmaps))
+    return np.uint64(flag) | tiles << np.uint64(31) | bitmaps

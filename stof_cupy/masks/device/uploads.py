@@ -12,6 +12,9 @@ __all__ = ["Offset", "Uploads"]
 
 _ALIGN = 16
 
+_STAGED = 1 << 16
+"""Bytes that the driver takes from pageable memory before a copy returns, whatever is running."""
+
 
 @dataclass(frozen=True)
 class Offset:
@@ -45,8 +48,10 @@ class Uploads:
         for piece in self._pieces:
             together[at : at + piece.nbytes] = piece.reshape(-1).view(np.uint8)
             at += -(-piece.nbytes // _ALIGN) * _ALIGN
+        if self._size > _STAGED:  # through CuPy's pinned memory
+            array = cupy.asarray(together)
+            return int(array.data.ptr), array
         buffer = cupy.cuda.alloc(self._size)
-        # From pageable memory, which is staged before the call returns: nothing waits for the GPU.
         buffer.copy_from_host_async(together.ctypes.data, self._size)
         return int(buffer.ptr), buffer
 
