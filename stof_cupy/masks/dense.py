@@ -13,7 +13,7 @@ from stof_cupy.masks.device.leaf import DenseArray
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Stored
 
-__all__ = ["dense"]
+__all__ = ["dense", "dense_on_device"]
 
 
 def dense(array: Any) -> Pattern:
@@ -40,13 +40,18 @@ def dense(array: Any) -> Pattern:
     >>> (dense(np.ones((4, 4), bool)) & masks.causal(4)).nnz
     10
     """
-    if not is_cupy(array):
-        if not isinstance(array, np.ndarray):
-            raise DTypeError(mismatch("array", type(array).__name__, "a NumPy or CuPy array"))
-        return Stored(array_tiles(array, "array"))._named(f"dense(<{array.shape}>)")
+    if is_cupy(array):
+        return dense_on_device(array, "array")
+    if not isinstance(array, np.ndarray):
+        raise DTypeError(mismatch("array", type(array).__name__, "a NumPy or CuPy array"))
+    return Stored(array_tiles(array, "array"))._named(f"dense(<{array.shape}>)")
+
+
+def dense_on_device(array: Any, name: str) -> DenseArray:
+    """Return a CuPy array as a pattern; raises as `dense`, which calls it `name`."""
     if not 2 <= array.ndim <= 4:
-        raise ShapeError(mismatch("array", array.shape, "(*lead, queries, keys), lead up to two"))
+        raise ShapeError(mismatch(name, array.shape, "(*lead, queries, keys), lead up to two"))
     if array.dtype != np.bool_:
         hint = "True = may attend: `array != 0`"
-        raise MaskError(mismatch("array", f"dtype {array.dtype}", "dtype bool", hint))
+        raise MaskError(mismatch(name, f"dtype {array.dtype}", "dtype bool", hint))
     return DenseArray(array)

@@ -10,7 +10,8 @@ import numpy as np
 from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.bsr import BsrMask, as_mask
-from stof_cupy.masks.dense import dense
+from stof_cupy.masks.coerce import require_shape
+from stof_cupy.masks.dense import dense_on_device
 from stof_cupy.masks.device.built import built
 from stof_cupy.masks.device.mask import DeviceMask
 from stof_cupy.masks.distinct import split
@@ -92,7 +93,7 @@ def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> 
     (9, 9)
     """
     if is_cupy(obj):
-        obj = dense(obj)
+        obj = dense_on_device(obj, name)
     on_device = isinstance(obj, DeviceMask) or (isinstance(obj, Pattern) and obj.needs_cuda)
     stacked = isinstance(obj, MaskStack) or (isinstance(obj, np.ndarray) and obj.ndim > 2)
     if not on_device and not stacked:
@@ -111,6 +112,8 @@ def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> 
 
 def _check_lead(got: tuple[int, ...], shape: tuple[int, int, int, int], name: str) -> None:
     """Raise ShapeError unless the axes of a mask broadcast to `shape`."""
+    if len(got) == 2:
+        require_shape(got, shape[2:], name)
     lead = got[:-2]
     pairs = zip(reversed(lead), reversed(shape[:2]), strict=False)
     if got[-2:] != shape[2:] or len(lead) > 2 or any(have not in (1, n) for have, n in pairs):
