@@ -150,6 +150,8 @@ def on_device(name: str, s: int) -> OnDevice:
     make = {
         **builders(s),
         "document": partial(masks.document_ids, ids, causal=True),
+        "bigbird": lambda: masks.bigbird(s, random_blocks=0) | masks.block_layout(arrays["layout"]),
+        "block10": lambda: masks.block_layout(arrays["layout"]),
         "formula": formula,
         "formula-within": lambda: formula(within=masks.causal(s)),
         "dense": lambda: masks.dense(arrays["dense"]),

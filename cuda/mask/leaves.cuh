@@ -103,6 +103,7 @@ __device__ inline bool kept(const Blocks& leaf, Lead, int row, int col) {
 
 __device__ inline float score(const Scores& leaf, i64 at) {
   if (leaf.type == kF32) return static_cast<const float*>(leaf.scores)[at];
+  if (leaf.type == kBool) return static_cast<const u8*>(leaf.scores)[at] ? 1.f : 0.f;
   const u16 bits = static_cast<const u16*>(leaf.scores)[at];
   return leaf.type == kF16 ? half_value(bits) : float_of_bits(static_cast<u32>(bits) << 16);
 }

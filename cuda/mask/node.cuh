@@ -66,7 +66,7 @@ struct Blocks {
   int height, width, across;
 };
 
-enum ScoreType : int { kF32, kF16, kBF16 };
+enum ScoreType : int { kF32, kF16, kBF16, kBool };
 
 // What a row of scores keeps: those above `value`, and equal ones up to `last_col`.
 struct Cut {

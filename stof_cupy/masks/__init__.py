@@ -5,7 +5,7 @@ A pattern is a small expression: patterns combine by ``&``, ``|``, ``^`` and ``~
 
 * positions: `full`, `causal`, `sliding_window`, `dilated`, `prefix_lm`, `sink_window`, `chunked`
 * columns and diagonals: `global_tokens`, `longformer`, `strided`, `fixed`, `vertical_slash`
-* blocks: `blocks`, `bigbird`, `bigbird_hf`
+* blocks: `blocks`, `block_layout`, `bigbird`, `bigbird_hf`
 * packed and padded sequences: `document`, `document_ids`, `key_padding`
 * images and volumes: `neighborhood`
 * scores of blocks: `score_blocks`
@@ -24,6 +24,7 @@ tiles: 2284 full, 502 part, 62750 empty; 2 bitmaps, 24,340 bytes>
 
 from __future__ import annotations
 
+from stof_cupy.masks.block_layouts import block_layout
 from stof_cupy.masks.block_patterns import bigbird, bigbird_hf, blocks
 from stof_cupy.masks.bsr import BsrMask, as_mask
 from stof_cupy.masks.dense import dense
@@ -68,6 +69,7 @@ __all__ = [
     "as_masks",
     "bigbird",
     "bigbird_hf",
+    "block_layout",
     "blocks",
     "causal",
     "chunked",

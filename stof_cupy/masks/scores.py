@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,13 @@ from stof_cupy.errors import (
     UnsupportedError,
     mismatch,
 )
+from stof_cupy.masks.block_arrays import DeviceScores, each, is_numpy, score_label, sized
 from stof_cupy.masks.block_patterns import blocks
-from stof_cupy.masks.check import at_least, check_shape
-from stof_cupy.masks.device.leaf import DeviceLeaf
+from stof_cupy.masks.check import at_least
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
 
-__all__ = ["DeviceScores", "score_blocks"]
+__all__ = ["score_blocks"]
 
 _ON_GPU = ("float16", "bfloat16", "float32")
 _Bools = NDArray[np.bool_]
@@ -95,10 +95,7 @@ def score_blocks(
     on_gpu = is_cupy(scores)
     _check_scores(scores, on_gpu)
     lead, counts = tuple(scores.shape[:-2]), tuple(scores.shape[-2:])
-    height, width = _sizes(block)
-    size = _shape(shape, counts, (height, width))
-    # A block longer than the sequence ends beyond it; so long a number need not fit an int32.
-    fitting = min(height, max(size[0], 1)), min(width, max(size[1], 1))
+    size, fitting = sized("scores", scores, shape, block)
     if (top is None) == (threshold is None):
         got = f"top={top!r}, threshold={threshold!r}"
         raise ArgumentError(mismatch("top, threshold", got, "exactly one of the two"))
@@ -108,61 +105,16 @@ def score_blocks(
         threshold = _threshold(threshold, scores, on_gpu)
     if on_gpu:
         return DeviceScores(scores, size, fitting, top=top, threshold=threshold)
-    if not lead:
-        return _pattern(scores, size, fitting, top, threshold)
-    if 0 in lead:
-        raise ArgumentError(mismatch("scores", f"leading axes {lead}", "some scores"))
-    masks = []
-    for at in np.ndindex(lead):
+
+    def pattern(at: tuple[int, ...]) -> Pattern:
         least = threshold[at] if isinstance(threshold, np.ndarray) else threshold
-        masks.append(_pattern(scores[at], size, fitting, top, least).tobsr())
-    return MaskStack(masks, np.arange(len(masks)).reshape(lead))
+        return _pattern(scores[at], size, fitting, top, least)
 
-
-class DeviceScores(DeviceLeaf):
-    """Blocks that CuPy scores keep, which the GPU finds out; made by `score_blocks`.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        ``(queries, keys)``.
-    scores : cupy.ndarray (*lead, query blocks, key blocks)
-        float16, bfloat16 or float32, of any strides.
-    block : tuple of int
-        Rows and columns of a block, no more than the shape has.
-    lead : tuple of int
-        Leading axes, at most two.
-    top : int or None
-        How many are kept in each row, at most the key blocks there are.
-    threshold : float, float32 array (*lead, query blocks) or None
-        What a score needs to be kept, where `top` is None. A float is one that float32 has; an
-        array is NumPy's or CuPy's and may have strides of 0.
-    """
-
-    def __init__(
-        self,
-        scores: Any,
-        shape: tuple[int, int],
-        block: tuple[int, int],
-        *,
-        top: int | None,
-        threshold: Any,
-    ) -> None:
-        lead, counts = tuple(scores.shape[:-2]), tuple(scores.shape[-2:])
-        super().__init__(shape, _label(counts, top, threshold))
-        self.scores: Final = scores
-        self.block: Final = block
-        self.lead = lead
-        self.top: Final = top
-        self.threshold: Final = threshold
-
-
-def _is_numpy(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
+    return each("scores", lead, pattern)
 
 
 def _check_scores(scores: Any, on_gpu: bool) -> None:
-    if not on_gpu and not _is_numpy(scores):
+    if not on_gpu and not is_numpy(scores):
         raise DTypeError(mismatch("scores", type(scores).__name__, "a NumPy or CuPy array"))
     if not is_float(scores.dtype):
         expected = "float16, bfloat16, float32 or float64"
@@ -170,28 +122,6 @@ def _check_scores(scores: Any, on_gpu: bool) -> None:
     if on_gpu and dtype_name(scores.dtype) not in _ON_GPU:
         got = f"{dtype_name(scores.dtype)} on CUDA"
         raise UnsupportedError(mismatch("scores", got, " or ".join(_ON_GPU)))
-    if not 2 <= scores.ndim <= 4:
-        expected = "(*lead, query blocks, key blocks) with at most two leading axes"
-        raise ShapeError(mismatch("scores", tuple(scores.shape), expected))
-
-
-def _sizes(block: Any) -> tuple[int, int]:
-    both = block if isinstance(block, tuple) else (block, block)
-    if len(both) != 2:
-        raise ArgumentError(mismatch("block", repr(block), "an integer, or (rows, columns)"))
-    return at_least(1, "block", both[0]), at_least(1, "block", both[1])
-
-
-def _shape(shape: Any, counts: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
-    """Return ``(queries, keys)``, which have so many blocks."""
-    if shape is None:
-        return check_shape((counts[0] * block[0], counts[1] * block[1]))
-    size = check_shape(shape)
-    needed = -(-size[0] // block[0]), -(-size[1] // block[1])
-    if needed != counts:
-        got, expected = f"{counts} blocks", f"{needed} for shape {size} in blocks of {block}"
-        raise ShapeError(mismatch("scores", got, expected))
-    return size
 
 
 def _threshold(threshold: Any, scores: Any, on_gpu: bool) -> Any:
@@ -210,7 +140,7 @@ def _threshold(threshold: Any, scores: Any, on_gpu: bool) -> Any:
             raise DeviceError(mismatch("threshold", f"device {threshold.device.id}", expected))
     else:
         xp = np
-        if not _is_numpy(threshold):
+        if not is_numpy(threshold):
             expected = "a float, or an array of the kind of scores"
             raise DTypeError(mismatch("threshold", type(threshold).__name__, expected))
         if not is_float(threshold.dtype):
@@ -236,13 +166,6 @@ def _one_threshold(threshold: Any, wide: type[np.floating[Any]]) -> float:
     return rounded
 
 
-def _label(counts: tuple[int, ...], top: int | None, threshold: Any) -> str:
-    rule = f"top={top}" if top is not None else "threshold=<rows>"
-    if isinstance(threshold, float):
-        rule = f"threshold={threshold:g}"
-    return f"score_blocks(<{counts[0]}x{counts[1]}>, {rule})"
-
-
 def _pattern(
     scores: NDArray[Any], shape: tuple[int, int], block: tuple[int, int], top: Any, threshold: Any
 ) -> Pattern:
@@ -255,7 +178,7 @@ def _pattern(
     else:
         kept = _highest(wide, top)
     pattern = blocks(shape, *kept.nonzero(), block=block)
-    return pattern._named(_label(scores.shape, top, threshold))
+    return pattern._named(score_label(scores.shape, top, threshold))
 
 
 def _highest(scores: NDArray[Any], top: int) -> _Bools:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stof_cupy import masks
 from stof_cupy.jit.mask_kernels import MASK_COLUMNS
 from stof_cupy.masks import BsrMask, Pattern
+from stof_cupy.masks.block_arrays import DeviceScores
 from stof_cupy.masks.device.leaf import DenseArray, KeyFlags
 from stof_cupy.masks.schedule import Layout
-from stof_cupy.masks.scores import DeviceScores
 from tests.masks.host_lists import (
     ALL_OF,
     OWN,

@@ -19,11 +19,11 @@ from stof_cupy.dtypes import as_dtype
 from stof_cupy.jit.catalogue import mask_select
 from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, NODE_BYTES
 from stof_cupy.masks import MaskStack, Pattern
+from stof_cupy.masks.block_arrays import DeviceScores
 from stof_cupy.masks.device import nodes
 from stof_cupy.masks.device.leaf import DenseArray, KeyFlags, StoredOnDevice
 from stof_cupy.masks.device.nodes import Node
 from stof_cupy.masks.device.program import Program, TooLargeError
-from stof_cupy.masks.scores import DeviceScores
 from tests.masks import host_program, on_host
 from tests.masks.host_program import program_from, program_of
 from tests.masks.test_device_build import OBLONG, SQUARE, draw, grow, leaf

@@ -24,7 +24,9 @@ from stof_cupy.errors import (
     UnsupportedError,
 )
 from stof_cupy.masks import MaskStack, Pattern, causal
-from stof_cupy.masks.scores import DeviceScores, score_blocks
+from stof_cupy.masks.block_arrays import DeviceScores
+from stof_cupy.masks.block_layouts import block_layout
+from stof_cupy.masks.scores import score_blocks
 from tests.masks.dense import check
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -309,3 +311,41 @@ def test_cupy_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_can_be_pickled() -> None:
     made = score_blocks(draw((3, 4)), top=2)
     assert pickle.loads(pickle.dumps(made)).tobsr().equals(made.tobsr())
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(("shape", "block"), [(None, 64), ((150, 300), (50, 75)), ((7, 9), (2, 4))])
+def test_a_layout_flags_blocks(lead: tuple[int, ...], shape: Any, block: Any) -> None:
+    counts = (3, 4) if shape is None or shape == (150, 300) else (4, 3)
+    layout = np.random.default_rng(0).random((*lead, *counts)) < 0.4
+    height, width = block if isinstance(block, tuple) else (block, block)
+    size = shape or (counts[0] * height, counts[1] * width)
+    dense = layout.repeat(height, axis=-2).repeat(width, axis=-1)[..., : size[0], : size[1]]
+    np.testing.assert_array_equal(block_layout(layout, shape=shape, block=block).toarray(), dense)
+
+
+def test_layouts_that_are_refused() -> None:
+    with pytest.raises(DTypeError, match="layout: got float64"):
+        block_layout(np.ones((2, 2)))
+    with pytest.raises(DTypeError, match="layout: got list"):
+        block_layout([[True]])
+    with pytest.raises(ShapeError, match="layout: got \\(2, 2\\) blocks, expected \\(3, 2\\)"):
+        block_layout(np.ones((2, 2), bool), shape=(130, 128))
+    with pytest.raises(ArgumentError, match="layout: got leading axes \\(0,\\)"):
+        block_layout(np.ones((0, 2, 2), bool))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("block", [64, 128, (50, 75)])
+def test_layouts_on_the_gpu(lead: tuple[int, ...], block: Any) -> None:
+    import cupy
+
+    layout = np.random.default_rng(0).random((*lead, 5, 7)) < 0.4
+    made = block_layout(cupy.asarray(layout), block=block)
+    np.testing.assert_array_equal(
+        made.to("cuda").to("cpu").toarray(), block_layout(layout, block=block).toarray()
+    )
+    strided = block_layout(cupy.asarray(layout)[..., ::-1, ::2], block=block)
+    expected = block_layout(layout[..., ::-1, ::2], block=block)
+    np.testing.assert_array_equal(strided.to("cuda").to("cpu").toarray(), expected.toarray())

@@ -70,12 +70,11 @@ class Lists:
         row_ptr = small.array((masks, self._rows + 1), np.int32)
         full_ptr = small.array((masks, self._rows), np.int32)
         order = small.array((masks, self._rows), np.int32)
-        self._cleared = small.start, small.used
         mask_of = small.array(program.lead, np.int32)
+        # One mask is number 0 of all; of more the numbers are written once.
+        self._cleared = small.start, small.used - (mask_of.nbytes if masks > 1 else 0)
         if masks > 1:
             mask_of[...] = cupy.arange(masks, dtype=np.int32).reshape(program.lead)
-        else:
-            mask_of.fill(0)
         self._pointers = {
             "progress": progress.data.ptr,
             "row_ptr": row_ptr.data.ptr,

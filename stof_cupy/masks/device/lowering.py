@@ -13,6 +13,7 @@ from stof_cupy.errors import DeviceError, UnsupportedError, mismatch
 from stof_cupy.jit.mask_kernels import Formula
 from stof_cupy.masks.band import Band
 from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.block_arrays import DeviceScores
 from stof_cupy.masks.device.leaf import DenseArray, DocumentIds, KeyFlags, StoredOnDevice
 from stof_cupy.masks.device.prepare import cut_scores, find_documents
 from stof_cupy.masks.device.program import Builder, Fields, Program, TooLargeError
@@ -23,7 +24,6 @@ from stof_cupy.masks.lower import lower
 from stof_cupy.masks.neighborhoods import Neighborhood
 from stof_cupy.masks.predicates import FormulaPredicate
 from stof_cupy.masks.schedule import Schedule
-from stof_cupy.masks.scores import DeviceScores
 from stof_cupy.masks.segments import Segments
 from stof_cupy.masks.tiles import grid
 
@@ -144,7 +144,7 @@ def _documents(builder: Builder, leaf: DocumentIds) -> _Lowered:
     return "intervals", (address, address + bounds.strides[0], 0, 0)
 
 
-_SCORE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+_SCORE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3}
 
 
 def _scores(builder: Builder, leaf: DeviceScores) -> _Lowered:
