@@ -19,6 +19,9 @@
 
 namespace stof::mask {
 
+// Why lists are not to be used.
+enum Wrong : int { kFits, kTooMany, kOperand };
+
 template <int kRows, int kCols, bool kAccumulator, typename Formulas = NoFormulas>
 struct Build {
   static_assert(kRows % 64 == 0 && kCols % 64 == 0);
@@ -52,7 +55,11 @@ struct Build {
     int* cols;
     int* bitmap_id;
     u64* bitmaps;
-    int* totals;  // tiles, bitmaps, overflow
+    int* totals;  // tiles, bitmaps, and what is wrong with the lists (Wrong)
+    // Two words for 32 tiles of a row, part and full ones, or null: what a first pass, of no
+    // capacity, finds out, and a second one need not find out again.
+    u32* found;
+    const u32* known;
     int node_count;
     int masks, lead_inner;
     int queries, keys;
@@ -91,7 +98,7 @@ struct Build {
       // Up to the nearest row that knows all before it, each counts.
       const u32 known = __ballot_sync(kAll, word >= kAllOf);
       const int last = known ? __ffs(known) - 1 : 31;
-      i64 t = lane <= last ? word >> 31 & kCountMask : 0;
+      i64 t = lane <= last ? word >> 31 & kCountMask : kFits;
       i64 b = lane <= last ? word & kCountMask : 0;
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
@@ -189,6 +196,17 @@ struct Build {
       if (threadIdx.x == 0) s.open_count = 0;
       __syncthreads();
     }
+  }
+
+  // Whether one of the masks that this one is made of did not fit its own lists.
+  __device__ static __forceinline__ bool operands_overflow(const Params& p) {
+    bool any = false;
+    for (int n = 0; n < p.node_count; ++n) {
+      const Node& node = p.program.nodes[n];
+      if (is<Formulas>(node, kStored) && node.stored.overflow != nullptr)
+        any = any || *node.stored.overflow != 0;
+    }
+    return any;
   }
 
   // Exclusive sums over the CTA of two counts a thread; every thread gets the totals as well.
@@ -310,12 +328,23 @@ struct Build {
     row.q0 = row.tile * kRows;
     row.q1 = smaller(row.q0 + kRows, p.queries);
 
-    gather_facts(p, s, row, warp, lane);
-    __syncthreads();
-    classify(p, s, row, columns, warp, lane);
-
+    const int words = ceil_div(columns, 32);
+    const i64 first_word = i64{s.row} * words;
+    if (p.known == nullptr) {
+      gather_facts(p, s, row, warp, lane);
+      __syncthreads();
+      classify(p, s, row, columns, warp, lane);
+    }
     int counts[2] = {0, 0}, total[2];
-    for (int w = threadIdx.x; w < ceil_div(columns, 32); w += kThreads) {
+    for (int w = threadIdx.x; w < words; w += kThreads) {
+      if (p.known != nullptr) {
+        s.part[w] = p.known[2 * (first_word + w)];
+        s.full[w] = p.known[2 * (first_word + w) + 1];
+      }
+      if (p.found != nullptr) {
+        p.found[2 * (first_word + w)] = s.part[w];
+        p.found[2 * (first_word + w) + 1] = s.full[w];
+      }
       counts[0] += __popc(s.part[w]);
       counts[1] += __popc(s.full[w]);
     }
@@ -334,7 +363,9 @@ struct Build {
       if (s.row == all_rows - 1) {
         p.totals[0] = saturated(last);
         p.totals[1] = saturated(bitmaps);
-        p.totals[2] = last > capacity || bitmaps > p.bitmap_capacity;
+        p.totals[2] = last > capacity || bitmaps > p.bitmap_capacity ? kTooMany
+                      : operands_overflow(p)                         ? kOperand
+                                                                     : 0;
       }
     }
     emit(p, s, row, columns, parts, warp, lane);

@@ -92,7 +92,8 @@ struct Stored {
   const int* bitmap_id;
   const u64* bitmaps;
   const int* mask_of;
-  int lead[2];  // strides of mask_of
+  const int* overflow;  // not 0: these lists are cut off; or null
+  int lead[2];          // strides of mask_of
 };
 
 // Axes of the lattice, the fastest last; missing ones have size, window and step 1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from stof_cupy.jit.spec import KernelSpec
 
@@ -15,7 +15,7 @@ __all__ = [
     "MASK_DEPTH",
     "MASK_NODES",
     "NODE_BYTES",
-    "Formula",
+    "FormulaCode",
     "mask_build",
     "mask_order",
 ]
@@ -33,7 +33,7 @@ _WARPS = _THREADS // 32
 
 
 @dataclass(frozen=True)
-class Formula:
+class FormulaCode:
     """A user's formula as two C++ expressions.
 
     Attributes
@@ -51,9 +51,12 @@ class Formula:
     arrays: int
 
 
-@cache
+@lru_cache(maxsize=256)  # of formulas there may be any number
 def mask_build(
-    tile: tuple[int, int], accumulator: bool, formulas: tuple[Formula, ...] = (), kinds: int = -1
+    tile: tuple[int, int],
+    accumulator: bool,
+    formulas: tuple[FormulaCode, ...] = (),
+    kinds: int = -1,
 ) -> KernelSpec:
     """Return the kernel that builds work lists.
 
@@ -63,7 +66,7 @@ def mask_build(
         Rows and columns of a tile, multiples of 64.
     accumulator : bool
         Whether bitmaps are in accumulator order, else in 8x8 words.
-    formulas : tuple of Formula
+    formulas : tuple of FormulaCode
         Those that leaves of the program name.
     kinds : int
         A bit for each kind of node that a kernel with formulas has to know; one without knows all.
@@ -75,7 +78,8 @@ def mask_build(
     if formulas:
         digest = hashlib.sha256(repr((formulas, kinds)).encode()).hexdigest()[:12]
         name, kind = f"{name}_{digest}", f"{kind}, Formulas"
-    pointers = ("progress", "row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "totals")
+    pointers = ["progress", "row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "totals"]
+    pointers += ["found", "known"]
     sizes = ("node_count", "masks", "lead_inner", "queries", "keys")
     program = MASK_NODES * NODE_BYTES + MASK_ARRAYS * _ARRAY_BYTES
     states = 2 * MASK_COLUMNS // 8
@@ -95,12 +99,12 @@ def mask_build(
     )
 
 
-def _formulas(formulas: Sequence[Formula], kinds: int) -> str:
+def _formulas(formulas: Sequence[FormulaCode], kinds: int) -> str:
     """Return the C++ type of formulas, as ``NoFormulas`` in mask/program.cuh."""
     used = max(each.arrays for each in formulas)
     arrays = ", ".join(f"q[{number}]" for number in range(used))
     # A copy with constant indices stays in registers.
-    copy = f"const Array p[] = {{{arrays}}};" if used else "const Array* const p = q;"
+    copy = f"[[maybe_unused]] const Array {f'p[] = {{{arrays}}}' if used else '*p = q'};"
     values = "\n".join(
         f"      case {number}:\n"
         f"        return formula_word(i, j, [=](int i, int j) -> bool {{ return {each.value}; }});"

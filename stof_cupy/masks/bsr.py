@@ -268,7 +268,7 @@ def as_mask(obj: Any, shape: tuple[int, int] | None = None, name: str = "mask") 
 
 
 def _tiles(obj: Any, name: str) -> Tiles:
-    if leads(obj):
+    if leads(obj) and not isinstance(obj, Pattern):
         got = f"{type(obj).__name__} {obj.shape}"
         hint = "stack[batch, head] is one, and so is what .to('cpu') brings from a GPU"
         raise ShapeError(mismatch(name, got, "one mask (queries, keys) on the CPU", hint))
@@ -276,11 +276,22 @@ def _tiles(obj: Any, name: str) -> Tiles:
 
 
 def leads(obj: Any) -> bool:
-    """Whether `obj` is a stack of masks, or a mask on a GPU: its own operators then serve."""
+    """Whether the operators of `obj` serve: a stack of masks, or what is on a GPU."""
     from stof_cupy.masks.device.mask import DeviceMask
     from stof_cupy.masks.mask_stack import MaskStack
 
-    return isinstance(obj, MaskStack | DeviceMask)
+    on_gpu = isinstance(obj, DeviceMask) or (isinstance(obj, Pattern) and obj.needs_cuda)
+    return on_gpu or isinstance(obj, MaskStack)
+
+
+def as_leaf(obj: Any) -> Pattern:
+    """Return a BsrMask, MaskStack or DeviceMask as an operand of a pattern."""
+    from stof_cupy.masks.device.leaf import Stacked, StoredOnDevice
+    from stof_cupy.masks.mask_stack import MaskStack
+
+    if isinstance(obj, BsrMask):
+        return obj._pattern
+    return Stacked(obj) if isinstance(obj, MaskStack) else StoredOnDevice(obj)
 
 
 def _operand(obj: Any) -> Pattern:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import is_cupy
-from stof_cupy.errors import DTypeError, MaskError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, mismatch
 from stof_cupy.masks.coerce import array_tiles
 from stof_cupy.masks.device.leaf import DenseArray
 from stof_cupy.masks.expression import Pattern
@@ -29,8 +29,8 @@ def dense(array: Any) -> Pattern:
     ------
     MaskError
         If it is not boolean.
-    ShapeError
-        If it has another number of axes.
+    ShapeError, ArgumentError
+        If it has another number of axes, or a leading one of size 0.
     DTypeError
         If it is neither a NumPy nor a CuPy array.
 
@@ -54,4 +54,6 @@ def dense_on_device(array: Any, name: str) -> DenseArray:
     if array.dtype != np.bool_:
         hint = "True = may attend: `array != 0`"
         raise MaskError(mismatch(name, f"dtype {array.dtype}", "dtype bool", hint))
+    if 0 in array.shape[:-2]:
+        raise ArgumentError(mismatch(name, f"leading axes {array.shape[:-2]}", "some"))
     return DenseArray(array)

@@ -104,9 +104,8 @@ class Pattern(ABC):
         device : {"cuda", "cpu"}
             CuPy's current device, where a `DeviceMask` is made, or the CPU: `tobsr`.
         tiles, bitmaps : int, optional
-            See `stof_cupy.masks.DeviceMask`: how many listed and how many part tiles, over all
-            leading axes, there is room for. Given both, nothing waits for the GPU; left out, they
-            are counted first.
+            How many listed and how many part tiles, over all leading axes, there is room for in a
+            `DeviceMask`. Given both, nothing waits for the GPU; left out, they are counted first.
 
         Raises
         ------
@@ -115,21 +114,33 @@ class Pattern(ABC):
         DeviceError, MissingDependencyError
             If there is no GPU or no CuPy.
         UnsupportedError
-            If the mask has more than 2**22 keys on the GPU, or too many parts.
+            If the mask has more than 2**22 keys or 2**26 queries on the GPU, or names CuPy arrays
+            and has more leaves, arrays or nested operators than the kernel takes: 24, 16 and 4.
+        CompileError
+            If the kernel for a formula does not compile.
+
+        Notes
+        -----
+        A Python function, and an expression of more parts than that, is lowered on the CPU.
 
         Examples
         --------
         >>> from stof_cupy import masks
-        >>> masks.causal(100).to("cpu").nnz
-        5050
-        >>> masks.causal(100).to("cuda").to("cpu").nnz  # doctest: +SKIP
-        5050
+        >>> masks.causal(100).to("cuda").check()  # doctest: +SKIP
+        (3, 2)
         """
         if on_cuda(device):
             from stof_cupy.masks.device.built import built
 
             return built(self, tiles, bitmaps)
+        if tiles is not None or bitmaps is not None:
+            raise ArgumentError(
+                mismatch("capacity", "one on the CPU", "none: it has what it lists")
+            )
         return self.tobsr()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.tobsr().__array__(dtype, copy)
 
     @property
     def nnz(self) -> int:
@@ -185,6 +196,8 @@ class Pattern(ABC):
         ------
         ArgumentError
             If `queries` or `keys` is not an integer.
+        UnsupportedError
+            If a side of the result is longer than 2**26.
 
         Examples
         --------
@@ -235,8 +248,11 @@ class Pattern(ABC):
 
         if isinstance(other, Pattern):
             return Binary(self, other, symbol)
-        from stof_cupy.masks.bsr import BsrMask, as_mask, leads
+        from stof_cupy.masks.bsr import BsrMask, as_leaf, as_mask, leads
+        from stof_cupy.masks.mask_stack import MaskStack
 
+        if self.needs_cuda and isinstance(other, BsrMask | MaskStack):
+            return Binary(self, as_leaf(other), symbol)
         if isinstance(other, BsrMask) or leads(other):
             return NotImplemented  # type: ignore[no-any-return]
         return Binary(self, as_mask(other, name="operand")._pattern, symbol)

@@ -11,6 +11,7 @@ import numpy as np
 from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import (
     ArgumentError,
+    DeviceError,
     DTypeError,
     MaskError,
     ShapeError,
@@ -18,7 +19,7 @@ from stof_cupy.errors import (
 )
 from stof_cupy.masks import runs
 from stof_cupy.masks.bitmap import TILE, Words, pack_bits
-from stof_cupy.masks.bsr import as_mask
+from stof_cupy.masks.bsr import as_leaf, as_mask, leads
 from stof_cupy.masks.check import check_shape
 from stof_cupy.masks.coerce import require_shape
 from stof_cupy.masks.device.leaf import refuse_cpu
@@ -65,8 +66,9 @@ def predicate(
     arrays : mapping, optional
         What the names in a formula stand for: 1-D NumPy or CuPy arrays (bool, integers, float16,
         bfloat16, float32, float64), and numbers. Arrays are kept by reference, and read when the
-        mask is built.
-    within : Pattern, BsrMask, or anything `as_mask` takes, optional
+        mask is built. Numbers that change belong here too: one written into the formula makes a
+        kernel of its own, which is compiled when it is first needed.
+    within : Pattern, BsrMask, DeviceMask, or anything `as_mask` takes, optional
         Where to ask; everything outside of it is False.
 
     Raises
@@ -84,7 +86,8 @@ def predicate(
     MaskError
         Later, if the function returns something that is not boolean.
     DeviceError
-        Later, if CuPy arrays are asked for without ``.to("cuda")``.
+        If `function` is a function and `within` is for the GPU alone; later, if CuPy arrays are
+        asked for without ``.to("cuda")``.
     UnsupportedError
         Later, if more than 2**28 tiles are listed.
 
@@ -133,17 +136,26 @@ def predicate(
     values = {} if arrays is None else dict(arrays)
     bound: Pattern | None = None
     if within is not None:
-        is_pattern = isinstance(within, Pattern)
-        bound = within if is_pattern else Stored(as_mask(within, name="within")._tiles)
+        bound = _bound(within)
         require_shape(bound.shape, size, "within")
     leaf: Pattern
     if isinstance(function, str):
         leaf = FormulaPredicate(size, Formula.parse(function), values, bound)
     else:
+        if bound is not None and bound.needs_cuda:
+            hint = "a function runs on the CPU, a formula on both"
+            raise DeviceError(mismatch("within", "a mask of a GPU", "one of the CPU", hint))
         leaf = _Predicate(size, function, bound)
     if bound is None:
         return leaf
     return (leaf & bound)._named(f"{leaf._label[:-1]}, within={bound._label})")
+
+
+def _bound(within: Any) -> Pattern:
+    """Return what bounds a predicate as a pattern."""
+    if isinstance(within, Pattern):
+        return within
+    return as_leaf(within) if leads(within) else Stored(as_mask(within, name="within")._tiles)
 
 
 class _Asked(Leaf):

@@ -30,7 +30,8 @@ def stack(masks: Iterable[Any], axis: int = 0) -> MaskStack:
     Parameters
     ----------
     masks : iterable
-        Masks of any kind that `as_mask` takes, or stacks with equal leading axes.
+        Masks of any kind that `as_mask` takes, or stacks with equal leading axes. Of what is on a
+        GPU none: there, arrays and scores have leading axes of their own.
     axis : int
         Where the new axis lies among the leading ones.
 
@@ -92,6 +93,9 @@ def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> 
     >>> as_masks(np.ones((3, 1, 9, 9), bool), (3, 8, 9, 9)).shape  # equal masks: one for all
     (9, 9)
     """
+    if hasattr(obj, "ndim") and obj.ndim > 2 and 0 in obj.shape[:-2]:
+        _check_lead(tuple(obj.shape), shape, name)
+        return BsrMask(shape[2:])  # no batch or head: no mask is ever looked at
     if is_cupy(obj):
         obj = dense_on_device(obj, name)
     on_device = isinstance(obj, DeviceMask) or (isinstance(obj, Pattern) and obj.needs_cuda)
@@ -104,8 +108,6 @@ def as_masks(obj: Any, shape: tuple[int, int, int, int], name: str = "mask") -> 
         return built(obj)
     if isinstance(obj, DeviceMask):
         return obj
-    if 0 in whole[:-2]:
-        return BsrMask(shape[2:])  # no batch or head: no mask is ever looked at
     masks = obj if isinstance(obj, MaskStack) else MaskStack(*split(obj, name))
     return masks.masks[0] if len(masks.masks) == 1 else masks
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stof_cupy.masks.band import Band
 from stof_cupy.masks.bitmap import TILE, Words
-from stof_cupy.masks.check import check_shape
+from stof_cupy.masks.check import check_positions
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.runs import Runs, agreed
 from stof_cupy.masks.tiles import Int64s, grid
@@ -26,7 +26,7 @@ def window(
 
     What lies outside of `operand` is False.
     """
-    size = check_shape(shape)
+    size = check_positions(shape)
     queries, keys = ((-at, whole - at) for at, whole in zip(origin, operand.shape, strict=True))
     frame = Band(
         size,

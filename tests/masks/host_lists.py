@@ -74,7 +74,7 @@ class Job:
         self.totals = array((3,), np.int32)
         self.progress[:] = 0
 
-    def build(self, ctas: int | None = None, **how: int) -> Job:
+    def build(self, ctas: int | None = None, *, found: int = 0, known: int = 0, **how: int) -> Job:
         """Run the kernel: of all rows of tiles, or of `ctas` more."""
         program, named = self.program, {}
         if program.formulas:
@@ -93,6 +93,8 @@ class Job:
             keys=self.shape[1],
             tile_capacity=self.capacity[0],
             bitmap_capacity=self.capacity[1],
+            found=found,
+            known=known,
         )
         self.memory.check()
         return self

@@ -276,6 +276,16 @@ def test_scores_above_a_threshold(block: tuple[int, int], dtype: str) -> None:
         check(made[3:, 65:], spread(kept, block, shape)[..., 3:, 65:])
 
 
+@pytest.mark.parametrize("block", [(64, 64), (7, 13)])
+def test_flags_of_blocks(block: tuple[int, int]) -> None:
+    """Scores of bytes, of which any but 0 is above a threshold between 0 and 1."""
+    shape = (200, 300)
+    flags = draw(2, 3, *(-(-size // step) for size, step in zip(shape, block, strict=True))) < 0.5
+    for array in (same_bytes(flags), same_bytes(flags.swapaxes(-1, -2)).swapaxes(-1, -2)):
+        made = DeviceScores(array, shape, block, top=None, threshold=0.5)
+        check(made, spread(flags, block, shape), exact=min(block) >= 64)
+
+
 @pytest.mark.parametrize("top", (1, 3))
 def test_scores_of_which_the_highest_are_kept(top: int) -> None:
     """Cut by the kernel that the GPU runs before."""

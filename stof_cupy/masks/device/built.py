@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,11 @@ import numpy as np
 from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.bsr import BsrMask
-from stof_cupy.masks.check import at_least
 from stof_cupy.masks.device.lists import Lists
 from stof_cupy.masks.device.lowering import program_of
-from stof_cupy.masks.device.mask import DeviceMask
+from stof_cupy.masks.device.mask import DeviceMask, stated
 from stof_cupy.masks.expression import Pattern
+from stof_cupy.masks.layout import check_tile
 from stof_cupy.masks.mask_stack import MaskStack
 from stof_cupy.masks.schedule import DeviceSchedule, Layout
 from stof_cupy.masks.tiles import FULL, assemble, grid
@@ -23,12 +25,7 @@ __all__ = ["BuiltMask", "UploadedMask", "built"]
 
 def built(pattern: Pattern, tiles: int | None = None, bitmaps: int | None = None) -> BuiltMask:
     """Build a pattern on CuPy's current device; see `Pattern.to`."""
-    if tiles is None and bitmaps is None:
-        return BuiltMask(pattern, None)
-    if tiles is None or bitmaps is None:
-        got = f"tiles={tiles}, bitmaps={bitmaps}"
-        raise ArgumentError(mismatch("capacity", got, "both, or neither: it is counted then"))
-    return BuiltMask(pattern, (at_least(0, "tiles", tiles), at_least(0, "bitmaps", bitmaps)))
+    return BuiltMask(pattern, stated(tiles, bitmaps))
 
 
 class BuiltMask(DeviceMask):
@@ -37,39 +34,47 @@ class BuiltMask(DeviceMask):
     Parameters
     ----------
     pattern : Pattern
-    stated : tuple of int or None
+    room : tuple of int or None
         The capacity; None: as much as there is to list now.
     """
 
-    def __init__(self, pattern: Pattern, stated: tuple[int, int] | None) -> None:
+    def __init__(self, pattern: Pattern, room: tuple[int, int] | None) -> None:
         super().__init__((*pattern.lead, *pattern.shape), pattern.lead)
-        self._stated, self._program = stated, program_of(pattern)
+        self._room, self._program = room, program_of(pattern)
+        self._lock = threading.Lock()
         self._lists: dict[tuple[tuple[int, int], Layout], Lists] = {}
-        self._first = self._made((TILE, TILE), "words")
+        self._first = self._made((TILE, TILE), "words", room)
 
-    def _made(self, tile: tuple[int, int], layout: Layout) -> Lists:
-        found = self._lists.get((tile, layout))
-        if found is None:
-            capacity = self._stated
-            if capacity is not None and tile != (TILE, TILE):
-                # A larger tile holds a listed one; it can be a part tile though those are full.
-                capacity = (capacity[0], capacity[0])
-            found = Lists(self._program, self.sides, tile, layout, capacity)
-            self._lists[tile, layout] = found
-        return found
+    def _made(self, tile: tuple[int, int], layout: Layout, room: tuple[int, int] | None) -> Lists:
+        with self._lock:
+            found = self._lists.get((tile, layout))
+            if found is None:
+                found = Lists(self._program, self.sides, tile, layout, room)
+                self._lists[tile, layout] = found
+            return found
 
-    def _schedule(self, tile: tuple[int, int], layout: Layout, packed: bool) -> DeviceSchedule:
+    def _schedule(
+        self, tile: tuple[int, int], layout: Layout, packed: bool, room: tuple[int, int] | None
+    ) -> DeviceSchedule:
         if packed:
             hint = "mask.to('cpu').schedule(packed=True) packs"
             raise UnsupportedError(mismatch("packed", True, "False on CUDA", hint))
-        return self._made(tile, layout).schedule
+        tile = check_tile(tile)
+        if room is None and self._room is not None:
+            # A larger tile holds a listed one; it can be a part tile though those in it are full.
+            rows, cols = (-(-side // size) for side, size in zip(self.sides, tile, strict=True))
+            most = min(self._room[0], math.prod(self.lead) * rows * cols)
+            room = most, self._room[1] if tile == (TILE, TILE) else most
+        return self._made(tile, layout, room).schedule
 
     def _rebuild(self) -> None:
-        for lists in self._lists.values():
+        for lists in tuple(self._lists.values()):
             lists.build()
 
     def _check(self) -> tuple[int, int]:
-        return self._first.check()
+        for lists in tuple(self._lists.values()):
+            lists.check()
+        return self._first.totals()
 
     def _to_cpu(self) -> Any:
         found = _downloaded(self._first.schedule, self.sides)
@@ -85,7 +90,7 @@ class BuiltMask(DeviceMask):
     @property
     def nbytes(self) -> int:
         """Bytes on the GPU."""
-        return sum(lists.nbytes for lists in self._lists.values())
+        return sum(lists.nbytes for lists in tuple(self._lists.values()))
 
 
 class UploadedMask(DeviceMask):
@@ -94,9 +99,11 @@ class UploadedMask(DeviceMask):
     def __init__(self, source: BsrMask | MaskStack) -> None:
         super().__init__(source.shape, source.lead if isinstance(source, MaskStack) else ())
         self._source = source
-        self._first = self._schedule((TILE, TILE), "words", False)
+        self._first = self._schedule((TILE, TILE), "words", False, None)
 
-    def _schedule(self, tile: tuple[int, int], layout: Layout, packed: bool) -> DeviceSchedule:
+    def _schedule(
+        self, tile: tuple[int, int], layout: Layout, packed: bool, room: tuple[int, int] | None
+    ) -> DeviceSchedule:
         return self._source.schedule(tile, layout=layout, packed=packed).on_device()
 
     def _rebuild(self) -> None:

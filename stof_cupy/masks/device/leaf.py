@@ -12,8 +12,17 @@ from stof_cupy.masks.tiles import Int64s
 
 if TYPE_CHECKING:
     from stof_cupy.masks.device.mask import DeviceMask
+    from stof_cupy.masks.mask_stack import MaskStack
 
-__all__ = ["DenseArray", "DeviceLeaf", "DocumentIds", "KeyFlags", "StoredOnDevice", "refuse_cpu"]
+__all__ = [
+    "DenseArray",
+    "DeviceLeaf",
+    "DocumentIds",
+    "KeyFlags",
+    "Stacked",
+    "StoredOnDevice",
+    "refuse_cpu",
+]
 
 
 def refuse_cpu(label: str) -> NoReturn:
@@ -57,6 +66,14 @@ class DocumentIds(DeviceLeaf):
         label = f"document_ids(<{len(ids)} tokens>{', causal=True' if causal else ''})"
         super().__init__((len(ids), len(ids)), label)
         self.ids, self.causal = ids, causal
+
+
+class Stacked(DeviceLeaf):
+    """Masks of the CPU with leading axes, as an operand of what the GPU builds."""
+
+    def __init__(self, stack: MaskStack) -> None:
+        super().__init__(stack.masks[0].shape, "stack")
+        self.stack, self.lead = stack, stack.lead
 
 
 class StoredOnDevice(DeviceLeaf):

@@ -21,6 +21,12 @@ __all__ = ["Lists"]
 
 _QUERIES = 2**26
 
+_OPERAND = 2
+"""What the kernel says of lists that were made from ones that were cut off (mask/build.cuh)."""
+
+_KNOWN_BYTES = 1 << 22
+"""Bytes, one for four tiles, that a first pass over all tiles may keep: up to 2**18 tokens."""
+
 
 class Lists:
     """Work lists of a program for tiles of one size, on CuPy's current device.
@@ -81,9 +87,9 @@ class Lists:
             "full_ptr": full_ptr.data.ptr,
             "totals": self._totals.data.ptr,
         }
+        known = None
         if capacity is None:
-            self._prepare()
-            self._launch_build(self._params((0, 0), 0, 0, 0))
+            known = self._measure()
             capacity = self.totals()
             check_count("mask", capacity[0])
         self.capacity = tiles, bitmaps = capacity
@@ -105,17 +111,35 @@ class Lists:
             overflow=self._totals[2:3],
         )
         arrays = (schedule.cols, schedule.bitmap_id, schedule.bitmaps)
-        self._packed = self._params(capacity, *(array.data.ptr for array in arrays))
+        addresses = [array.data.ptr for array in arrays]
+        self._packed = self._params(capacity, *addresses)
         self._order_packed = self._order.pack(
             row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
         )
         self.nbytes = small.size + large.size
-        self.build()
+        if known is None:
+            self.build()
+        else:
+            self._launch(self._params(capacity, *addresses, known=known.ptr))
 
     def build(self) -> None:
         """Fill the lists on the current stream."""
         self._prepare()
-        self._launch_build(self._packed)
+        self._launch(self._packed)
+
+    def _measure(self) -> Any:
+        """Count what there is to list; return what is known of each tile then, or None."""
+        import cupy
+
+        columns = -(-self._shape[1] // self._tile[1])
+        size = 8 * self._masks * self._rows * -(-columns // 32)
+        found = cupy.cuda.alloc(size) if size <= _KNOWN_BYTES else None
+        self._prepare()
+        self._launch_build(self._params((0, 0), 0, 0, 0, found=0 if found is None else found.ptr))
+        return found
+
+    def _launch(self, params: np.void) -> None:
+        self._launch_build(params)
         blocks = -(-self._rows // self._order.spec.threads)
         self._order((self._masks * blocks,), self._order_packed)
 
@@ -128,7 +152,16 @@ class Lists:
         start.memset_async(0, size)
         self._build((self._masks * self._rows,), params)
 
-    def _params(self, capacity: tuple[int, int], cols: int, ids: int, bitmaps: int) -> np.void:
+    def _params(
+        self,
+        capacity: tuple[int, int],
+        cols: int,
+        bitmap_id: int,
+        bitmaps: int,
+        *,
+        found: int = 0,
+        known: int = 0,
+    ) -> np.void:
         return self._build.pack(
             program=self._program.packed,
             node_count=self._program.count,
@@ -137,10 +170,12 @@ class Lists:
             queries=self._shape[0],
             keys=self._shape[1],
             cols=cols,
-            bitmap_id=ids,
+            bitmap_id=bitmap_id,
             bitmaps=bitmaps,
             tile_capacity=capacity[0],
             bitmap_capacity=capacity[1],
+            found=found,
+            known=known,
             **self._pointers,
         )
 
@@ -150,14 +185,18 @@ class Lists:
         return tiles, bitmaps
 
     def check(self) -> tuple[int, int]:
-        """Return `totals`, or raise MaskError if they are beyond the capacity."""
-        needed = self.totals()
-        if needed[0] > self.capacity[0] or needed[1] > self.capacity[1]:
-            got = f"{needed[0]} tiles, {needed[1]} bitmaps"
+        """Return `totals`, or raise MaskError if the lists are not to be used."""
+        *needed, wrong = self._totals[:3].get().tolist()
+        if wrong == _OPERAND:
+            hint = "its own check() says what it needs"
+            raise MaskError(mismatch("mask", "one that did not fit", "operands that fit", hint))
+        if wrong:
+            size = "x".join(map(str, self._tile))
+            got = f"{needed[0]} tiles of {size}, {needed[1]} bitmaps"
             expected = f"at most {self.capacity[0]} tiles and {self.capacity[1]} bitmaps"
             hint = "state a larger capacity: .to('cuda', tiles=, bitmaps=)"
             raise MaskError(mismatch("mask", got, expected, hint))
-        return needed
+        return needed[0], needed[1]
 
 
 class _Memory:

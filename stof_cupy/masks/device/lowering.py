@@ -10,15 +10,21 @@ import numpy as np
 
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.errors import DeviceError, UnsupportedError, mismatch
-from stof_cupy.jit.mask_kernels import Formula
+from stof_cupy.jit.mask_kernels import FormulaCode
 from stof_cupy.masks.band import Band
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.block_arrays import DeviceScores
-from stof_cupy.masks.device.leaf import DenseArray, DocumentIds, KeyFlags, StoredOnDevice
+from stof_cupy.masks.device.leaf import (
+    DenseArray,
+    DocumentIds,
+    KeyFlags,
+    Stacked,
+    StoredOnDevice,
+)
 from stof_cupy.masks.device.prepare import cut_scores, find_documents
 from stof_cupy.masks.device.program import Builder, Fields, Program, TooLargeError
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.formula import Formula as MaskFormula
+from stof_cupy.masks.formula import Formula
 from stof_cupy.masks.leaves import Blocks, Columns, Diagonals, Intervals, Stored
 from stof_cupy.masks.lower import lower
 from stof_cupy.masks.neighborhoods import Neighborhood
@@ -106,19 +112,37 @@ def _neighborhood(builder: Builder, leaf: Neighborhood) -> _Lowered:
 
 def _stored(builder: Builder, leaf: Stored) -> _Lowered:
     lists = Schedule.of(leaf.tiles)
-    names = ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "mask_of")
-    return "stored", (*(builder.uploads.add(getattr(lists, name)) for name in names), 0, 0)
+    arrays = (builder.uploads.add(getattr(lists, name)) for name in _STORED)
+    return "stored", (*arrays, 0, 0, 0)
 
 
 def _stored_on_device(builder: Builder, leaf: StoredOnDevice) -> _Lowered:
     lists = leaf.mask.schedule()
-    names = ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "mask_of")
-    arrays = [getattr(lists, name) for name in names]
+    arrays = [getattr(lists, name) for name in (*_STORED, "overflow")]
     builder.kept += arrays
     return "stored", (
-        *(_address(array) for array in arrays),
-        *builder.strides(leaf.lead, _contiguous(leaf.lead)),
+        *(0 if array is None else _address(array) for array in arrays),
+        *_lead_strides(builder, leaf.lead, lists.mask_of.strides),
     )
+
+
+def _stacked(builder: Builder, leaf: Stacked) -> _Lowered:
+    lists = leaf.stack.schedule()
+    return "stored", (
+        *(builder.uploads.add(getattr(lists, name)) for name in _STORED),
+        *(0, *_lead_strides(builder, leaf.lead, lists.mask_of.strides)),
+    )
+
+
+_STORED = ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "mask_of")
+
+
+def _lead_strides(
+    builder: Builder, lead: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[int, int]:
+    """Return the strides, in elements, of a contiguous `mask_of`, whose leading axes are two."""
+    steps = tuple(stride // 4 for stride in strides)
+    return builder.strides(lead, steps[len(steps) - len(lead) :])
 
 
 def _dense(builder: Builder, leaf: DenseArray) -> _Lowered:
@@ -203,11 +227,11 @@ def _formula(builder: Builder, leaf: FormulaPredicate) -> _Lowered:
 
 
 @lru_cache(maxsize=256)
-def _in_cuda(text: str, kinds: tuple[tuple[str, Any], ...], shape: tuple[int, int]) -> Formula:
+def _in_cuda(text: str, kinds: tuple[tuple[str, Any], ...], shape: tuple[int, int]) -> FormulaCode:
     """Return a formula in C++; kept, because a mask is built more often than it is thought of."""
-    formula, kind_of = MaskFormula.parse(text), dict(kinds)
+    formula, kind_of = Formula.parse(text), dict(kinds)
     value, state = formula.cuda(kind_of, shape), formula.cuda_state(kind_of, shape)
-    return Formula(value, state, len(formula.names))
+    return FormulaCode(value, state, len(formula.names))
 
 
 _LEAVES: dict[type[Pattern], Callable[[Builder, Any], _Lowered]] = {
@@ -220,17 +244,13 @@ _LEAVES: dict[type[Pattern], Callable[[Builder, Any], _Lowered]] = {
     Neighborhood: _neighborhood,
     Stored: _stored,
     StoredOnDevice: _stored_on_device,
+    Stacked: _stacked,
     DenseArray: _dense,
     KeyFlags: _key_flags,
     DocumentIds: _documents,
     DeviceScores: _scores,
     FormulaPredicate: _formula,
 }
-
-
-def _contiguous(lead: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous array, in elements."""
-    return tuple(int(np.prod(lead[axis + 1 :], dtype=np.int64)) for axis in range(len(lead)))
 
 
 def _address(array: Any) -> int:

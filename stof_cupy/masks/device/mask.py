@@ -7,12 +7,14 @@ from typing import Any
 
 from stof_cupy.errors import ArgumentError, DeviceError, MissingDependencyError, mismatch
 from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.check import at_least
 from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.device.leaf import StoredOnDevice
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.tiles import check_count
 
-__all__ = ["DeviceMask"]
+__all__ = ["DeviceMask", "stated"]
 
 
 class DeviceMask(ABC):
@@ -20,7 +22,8 @@ class DeviceMask(ABC):
 
     `attention` takes it as it is. ``&``, ``|``, ``^`` and ``~`` make patterns of it, which
     ``.to("cuda")`` builds. Like other CuPy arrays, its lists belong to the stream that they were
-    made on; before another stream uses them, it has to wait for that one.
+    made on; before another stream uses them, it has to wait for that one. Where it was built there,
+    each part tile has a bitmap of its own; only on the CPU are equal ones stored once.
 
     Attributes
     ----------
@@ -63,18 +66,26 @@ class DeviceMask(ABC):
         *,
         layout: Layout = "words",
         packed: bool = False,
+        tiles: int | None = None,
+        bitmaps: int | None = None,
     ) -> DeviceSchedule:
         """Return the work lists for one size of tiles; made on the first call, then kept.
 
-        Parameters and errors are those of `BsrMask.schedule`. Where the mask was built on the GPU,
-        sides of a tile are multiples of 64 and nothing is packed (UnsupportedError). Call it once
-        before a stream capture.
+        Parameters and errors are those of `BsrMask.schedule`, and of `Pattern.to` for what there is
+        room for in lists of tiles that are not 64x64. Left out, that is counted, or, if a capacity
+        was stated for the mask, it is what its lists can need at most. Where the mask was built on
+        the GPU, sides of a tile are multiples of 64 and nothing is packed (UnsupportedError). Call
+        it once before a stream capture.
         """
+        sizes = (*tile,) if isinstance(tile, list) else tile
         with _on(self.device):
-            return self._schedule(tile, layout, packed)
+            return self._schedule(sizes, layout, packed, stated(tiles, bitmaps))
 
     def rebuild(self) -> None:
         """Build again, from what the CuPy arrays that the pattern names hold now.
+
+        A DeviceMask that the pattern was made of is taken as it is; if that has changed, rebuild it
+        first.
 
         Runs on the current stream; allocates nothing, waits for nothing and can be captured in a
         CUDA graph. What does not fit the capacity is reported by `check` and by `to`, and as long
@@ -94,7 +105,8 @@ class DeviceMask(ABC):
         Raises
         ------
         MaskError
-            If there is not room for so many.
+            If there is not room for so many, in these lists or those for another size of tiles, or
+            if a mask that this one was made of did not fit its own.
         """
         with _on(self.device):
             return self._check()
@@ -132,7 +144,9 @@ class DeviceMask(ABC):
         """Bytes on the GPU."""
 
     @abstractmethod
-    def _schedule(self, tile: tuple[int, int], layout: Layout, packed: bool) -> DeviceSchedule: ...
+    def _schedule(
+        self, tile: tuple[int, int], layout: Layout, packed: bool, room: tuple[int, int] | None
+    ) -> DeviceSchedule: ...
 
     @abstractmethod
     def _rebuild(self) -> None: ...
@@ -163,12 +177,50 @@ class DeviceMask(ABC):
     def __invert__(self) -> Pattern:
         return ~self._pattern()
 
+    def __eq__(self, other: Any) -> bool:
+        expected = "a ^ b, or a.to('cpu').equals(b)"
+        raise ArgumentError(mismatch("==", "a mask on a GPU", expected))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise DeviceError(mismatch("array", "a mask on a GPU", "mask.to('cpu')"))
+
+    def __copy__(self) -> DeviceMask:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> DeviceMask:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise DeviceError(mismatch("pickle", "a mask on a GPU", "mask.to('cpu')"))
+
     def __bool__(self) -> bool:
         expected = "mask.check(), or mask.to('cpu').nnz"
         raise ArgumentError(mismatch("truth value", "a mask", expected))
 
     def __repr__(self) -> str:
-        return f"<DeviceMask {self.shape} on device {self.device}>"
+        tiles, bitmaps = self.capacity
+        room = f"room for {tiles} tiles, {bitmaps} of them part; {self.nbytes:,} bytes"
+        return f"<DeviceMask {self.shape} on device {self.device}: {room}>"
+
+
+def stated(tiles: int | None, bitmaps: int | None) -> tuple[int, int] | None:
+    """Return a capacity, or None if there is none.
+
+    Raises
+    ------
+    ArgumentError
+        If one is given without the other, or is not a number of tiles.
+    UnsupportedError
+        If there are more than 2**28 tiles.
+    """
+    if tiles is None and bitmaps is None:
+        return None
+    if tiles is None or bitmaps is None:
+        got = f"tiles={tiles}, bitmaps={bitmaps}"
+        raise ArgumentError(mismatch("capacity", got, "both, or neither: it is counted then"))
+    room = at_least(0, "tiles", tiles), at_least(0, "bitmaps", bitmaps)
+    check_count("tiles", room[0])
+    return room[0], min(room)  # no more part tiles than tiles
 
 
 def _current() -> int:

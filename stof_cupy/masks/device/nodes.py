@@ -50,8 +50,8 @@ _PAYLOADS = {
     # scores, cuts, thresholds; row, col, lead[2]; threshold_row, threshold_lead[2];
     # height, width, type; threshold
     "scores": Struct("3Q4q3q3if"),
-    # row_ptr, full_ptr, cols, bitmap_id, bitmaps, mask_of; lead[2]
-    "stored": Struct("6Q2i"),
+    # row_ptr, full_ptr, cols, bitmap_id, bitmaps, mask_of, overflow; lead[2]
+    "stored": Struct("7Q2i"),
     # size[3], window[3], step[3], causal[3]
     "neighborhood": Struct("12i"),
     # data, row, col, lead[2]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.errors import UnsupportedError, mismatch
-from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, Formula
+from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, FormulaCode
 from stof_cupy.masks.device.nodes import (
     AND,
     INVERT_LEAF,
@@ -49,7 +49,7 @@ class Program:
         See `nodes.pack_program`.
     count : int
         Nodes among them.
-    formulas : tuple of Formula
+    formulas : tuple of FormulaCode
         To be compiled into the kernel.
     kinds : int
         A bit for each kind of node there is.
@@ -63,7 +63,7 @@ class Program:
 
     packed: NDArray[np.uint8]
     count: int
-    formulas: tuple[Formula, ...]
+    formulas: tuple[FormulaCode, ...]
     kinds: int
     lead: tuple[int, int]
     prepare: tuple[Callable[[], None], ...]
@@ -87,7 +87,7 @@ class Builder:
     lower: Lower
     nodes: list[Node] = field(default_factory=list)
     arrays: list[tuple[int, int, int]] = field(default_factory=list)
-    formulas: list[Formula] = field(default_factory=list)
+    formulas: list[FormulaCode] = field(default_factory=list)
     prepare: list[Callable[[], None]] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
     uploads: Uploads = field(default_factory=Uploads)

@@ -13,7 +13,7 @@ __all__ = ["Offset", "Uploads"]
 _ALIGN = 16
 
 _STAGED = 1 << 16
-"""Bytes that the driver takes from pageable memory before a copy returns, whatever is running."""
+"""Bytes up to which a driver copies from pageable memory without waiting for the stream."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Uploads:
             return int(array.data.ptr), array
         buffer = cupy.cuda.alloc(self._size)
         buffer.copy_from_host_async(together.ctypes.data, self._size)
-        return int(buffer.ptr), buffer
+        return int(buffer.ptr), (buffer, together)
 
     @staticmethod
     def address(base: int, value: Any) -> Any:
