@@ -197,10 +197,8 @@ def _encode(args: argparse.Namespace) -> None:
 
 def _check_encode_options(args: argparse.Namespace) -> None:
     """Refuse what would otherwise fail when all the work is done."""
-    output = args.output
-    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        expected = "the path of a file in an existing directory"
-        raise ArgumentError(mismatch("--output", repr(str(output)), expected))
+    if args.output is not None:
+        cli_mask.check_output("--output", args.output)
     if args.mask is not None:
         from_spec(args.mask, 1)
     if args.batch_size < 1:

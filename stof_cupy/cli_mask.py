@@ -11,9 +11,10 @@ from typing import Any
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks import from_spec, save_plot, spec_help
+from stof_cupy.masks.drawing import check_picture, check_zoom
 from stof_cupy.terminal import show_fields, title
 
-__all__ = ["add_command"]
+__all__ = ["add_command", "check_output"]
 
 
 def add_command(commands: Any) -> None:
@@ -38,6 +39,10 @@ def _mask(args: argparse.Namespace) -> None:
     if args.zoom is not None and args.plot is None:
         raise ArgumentError(mismatch("--zoom", args.zoom, "--plot beside it"))
     zoom = None if args.zoom is None else _ranges(args.zoom)
+    if args.plot is not None:
+        check_output("--plot", args.plot)
+        check_picture(args.plot)
+        check_zoom(zoom, (args.seq, args.seq))
     start = time.perf_counter()
     pattern = from_spec(args.spec, args.seq)
     mask = pattern.tobsr()
@@ -58,6 +63,19 @@ def _mask(args: argparse.Namespace) -> None:
     if args.plot is not None:
         save_plot(mask, args.plot, zoom=zoom)
         show_fields({"plot": str(args.plot)})
+
+
+def check_output(option: str, path: Path) -> None:
+    """Refuse a file that could not be written when all the work is done.
+
+    Raises
+    ------
+    ArgumentError
+        If it is a directory, or in none that exists.
+    """
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        expected = "the path of a file in an existing directory"
+        raise ArgumentError(mismatch(option, repr(str(path)), expected))
 
 
 def _ranges(text: str) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stof_cupy import __version__, models
+from stof_cupy import __version__, cli_mask, models
 from stof_cupy.cli import main
 from stof_cupy.engine import TransformerEngine
 from stof_cupy.models import packaged, samples
@@ -209,13 +209,33 @@ def test_mask_shows_what_it_keeps(tmp_path, capsys):
         (["--zoom", "0:5,0:5"], "--plot beside it"),
         (["--plot", "x.png", "--zoom", "5"], "--zoom: got '5', expected Q0:Q1,K0:K1"),
         (["--plot", "x.png", "--zoom", "0:5,0:101"], "inside of (100, 100)"),
+        (["--plot", "x.png", "--zoom", "5:5,0:10"], "1 to 2**22 elements"),
+        (["--plot", "/nowhere/x.png"], "--plot: got '/nowhere/x.png', expected the path of a file"),
+        (["--plot", "/"], "--plot: got '/', expected the path of a file"),
         (["--seq", "-1"], "(-1, -1)"),
     ],
 )
 def test_mask_says_what_is_wrong(arguments, message, capsys):
     pytest.importorskip("matplotlib")
     assert main(["mask", "causal", "--seq", "100", *arguments]) == 1
-    assert message in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert message in printed.err and not printed.out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--plot", "x.nothing"),
+        ("--plot", "/nowhere/x.png"),
+        ("--plot", "x.png", "--zoom", "5:5,0:10"),
+        ("--plot", "x.png", "--zoom", "0:5,0:101"),
+    ],
+)
+def test_mask_options_are_refused_before_the_mask_is_built(options, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(cli_mask, "from_spec", lambda *_: pytest.fail("built"))
+    assert main(["mask", "causal", "--seq", "100", *options]) == 1
+    assert capsys.readouterr().err.startswith("stof-cupy: error: ")
 
 
 def test_mask_names_the_missing_extra(monkeypatch, capsys):

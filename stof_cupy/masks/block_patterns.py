@@ -189,8 +189,8 @@ def blocks(
     ------
     ArgumentError
         If `block` is less than 1, or a block lies outside of `shape`.
-    MaskError
-        If `rows` and `cols` have different lengths.
+    MaskError, ShapeError
+        If `rows` and `cols` have different lengths, or are not 1-D.
     DTypeError
         If they are not integers.
 

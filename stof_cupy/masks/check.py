@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 
-__all__ = ["at_least", "check_positions", "check_shape", "flag", "integers", "reaches"]
+__all__ = [
+    "as_array",
+    "as_dtype",
+    "at_least",
+    "check_out",
+    "check_positions",
+    "check_shape",
+    "flag",
+    "integers",
+    "reaches",
+]
 
 _INTEGERS = (int, np.integer)  # a tuple: patterns are made in microseconds, and a union takes one
 _POSITIONS = 2**26  # sums of positions fit an int32; a pattern that writes them out takes 5 GiB
@@ -84,6 +94,53 @@ def reaches(window: Any) -> tuple[int, int]:
     return back, ahead
 
 
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """Return `values` as a NumPy array.
+
+    Raises
+    ------
+    DTypeError
+        If they are a masked array, or lists of different lengths.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise DTypeError(mismatch(name, "a masked array", "a plain one", "its mask would be lost"))
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DTypeError(mismatch(name, "lists of different lengths", "an array")) from None
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return `dtype` as one of NumPy's, or raise DTypeError if there is no such."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise DTypeError(mismatch("dtype", repr(dtype), "a dtype of NumPy's")) from None
+    return found
+
+
+def check_out(out: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
+    """Check an array that results are written to.
+
+    Raises
+    ------
+    DTypeError
+        If it is no NumPy array, or not of `dtype` where that is given.
+    ShapeError
+        If it is not of `shape`.
+    ArgumentError
+        If it is read-only.
+    """
+    if not isinstance(out, np.ndarray):
+        raise DTypeError(mismatch("out", type(out).__name__, "a NumPy array"))
+    if out.shape != shape:
+        raise ShapeError(mismatch("out", out.shape, shape))
+    if dtype is not None and out.dtype != dtype:
+        raise DTypeError(mismatch("out", f"dtype {out.dtype}", f"dtype {np.dtype(dtype)}"))
+    if not out.flags.writeable:
+        raise ArgumentError(mismatch("out", "a read-only array", "one that can be written"))
+
+
 def integers(name: str, values: Any) -> NDArray[np.int64]:
     """Return `values` as an int64 array ``(n,)``.
 
@@ -91,17 +148,19 @@ def integers(name: str, values: Any) -> NDArray[np.int64]:
     ------
     DTypeError
         If they are not integers, or a masked array.
+    ShapeError
+        If they are not 1-D.
     ArgumentError
         If one does not fit int64.
     """
-    if isinstance(values, np.ma.MaskedArray):
-        raise DTypeError(mismatch(name, "a masked array", "a plain one", "its mask would be lost"))
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise DTypeError(mismatch(name, f"dtype {array.dtype}", "integers"))
+    if array.ndim != 1:
+        raise ShapeError(mismatch(name, array.shape, "(n,), one axis"))
     if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
         raise ArgumentError(mismatch(name, array.max(), "integers below 2**63"))
-    return array.astype(np.int64).ravel()
+    return array.astype(np.int64)
 
 
 def _is_position(value: Any) -> bool:

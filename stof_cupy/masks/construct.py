@@ -10,7 +10,7 @@ from stof_cupy.errors import ArgumentError, MaskError, ShapeError, mismatch
 from stof_cupy.masks import convert
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.blocksize import from_blocks
-from stof_cupy.masks.check import check_shape
+from stof_cupy.masks.check import as_array, check_shape
 from stof_cupy.masks.coerce import to_tiles
 from stof_cupy.masks.protocol import SparseProtocol
 from stof_cupy.masks.tiles import Tiles, assemble
@@ -44,7 +44,7 @@ def construct(
     if isinstance(arg, SparseProtocol):
         return arg._tiles, arg.blocksize
     if isinstance(arg, list):
-        arg = np.asarray(arg)
+        arg = as_array(name, arg)
     if isinstance(arg, tuple):
         return _from_tuple(arg, shape, name)
     if isinstance(arg, np.ndarray) and cast:

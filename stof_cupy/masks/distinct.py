@@ -20,17 +20,20 @@ __all__ = ["distinct", "split"]
 def distinct(masks: Sequence[BsrMask], numbers: NDArray[Any]) -> tuple[tuple[BsrMask, ...], Int32s]:
     """Return the different masks that `numbers` names, in order of first use, and new numbers.
 
+    All have the blocksize of the first, so that it makes no equal masks different.
+
     Canonical: equal masks have equal arrays, so that a digest of those is the mask's identity.
     """
-    ids: dict[tuple[bytes, tuple[int, int]], int] = {}
+    ids: dict[bytes, int] = {}
     kept: list[BsrMask] = []
     new = np.full(len(masks), -1, np.int32)
     flat, first = np.unique(numbers, return_index=True)
     for number in flat[np.argsort(first)]:
         mask = masks[number]
-        new[number] = ids.setdefault((_digest(mask._tiles), mask.blocksize), len(ids))
+        new[number] = ids.setdefault(_digest(mask._tiles), len(ids))
         if new[number] == len(kept):
-            kept.append(mask)
+            size = kept[0].blocksize if kept else mask.blocksize
+            kept.append(mask if mask.blocksize == size else mask.tobsr(size))
     found: Int32s = new[numbers]
     found.setflags(write=False)
     return tuple(kept), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ from stof_cupy.errors import ArgumentError, MissingDependencyError, mismatch
 from stof_cupy.masks import runs
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.bsr import BsrMask, as_mask
+from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.tiles import FULL, grid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["plot", "save_plot"]
+__all__ = ["check_picture", "check_zoom", "plot", "save_plot"]
 
 _PIXELS = 1024  # the most tiles drawn one by one along an axis
 _ELEMENTS = 2**22  # the most drawn one by one
@@ -60,7 +62,7 @@ def plot(
     MissingDependencyError
         If matplotlib is not installed.
     ArgumentError
-        If `zoom` is not inside of the mask, or too large.
+        If `zoom` is not two ranges inside of the mask, not empty and not too large.
 
     Examples
     --------
@@ -73,7 +75,9 @@ def plot(
     'queries 0-299, keys 200-499'
     """
     _require()
-    lowered = as_mask(mask)
+    given = mask if isinstance(mask, Pattern) else as_mask(mask)
+    check_zoom(zoom, given.shape)  # a pattern is yet to be lowered
+    lowered = as_mask(given)
     if zoom is None:
         image, colours = _tile_states(lowered), _TILE_COLOURS
         origin, end = (0, 0), lowered.shape
@@ -115,16 +119,55 @@ def save_plot(
     ...     sorted(path.name for path in pathlib.Path(folder).iterdir())
     ['causal.svg']
     """
-    _require()
+    check_picture(path)
     from matplotlib.figure import Figure  # no pyplot: needs no display and keeps no state
 
     figure = Figure(figsize=_SIZE, layout="constrained")
-    kinds = figure.canvas.get_supported_filetypes()
-    suffix = Path(path).suffix[1:].lower()
-    if suffix not in kinds:
-        raise ArgumentError(mismatch("path", path, f"one that ends in .{', .'.join(kinds)}"))
     plot(mask, figure.add_subplot(), zoom=zoom)
     figure.savefig(path, dpi=160)
+
+
+def check_picture(path: str | Path) -> None:
+    """Check a file to draw to, before there is a mask.
+
+    Raises
+    ------
+    MissingDependencyError, ArgumentError
+        As `save_plot`.
+    """
+    _require()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if not isinstance(path, str | Path) or Path(path).suffix[1:].lower() not in kinds:
+        raise ArgumentError(mismatch("path", path, f"one that ends in .{', .'.join(kinds)}"))
+
+
+def check_zoom(zoom: Any, shape: tuple[int, int]) -> None:
+    """Check a region to draw of a mask of `shape`, before there is one.
+
+    Raises
+    ------
+    ArgumentError
+        Unless `zoom` is None or as `plot` has it.
+    """
+    if zoom is None:
+        return
+    known = isinstance(zoom, tuple | list) and len(zoom) == 2 and all(map(_is_range, zoom))
+    inside = known and all(
+        0 <= first < stop <= size for (first, stop), size in zip(zoom, shape, strict=True)
+    )
+    if not inside or math.prod(stop - first for first, stop in zoom) > _ELEMENTS:
+        expected = f"ranges (first, last + 1) inside of {shape}, 1 to 2**22 elements"
+        raise ArgumentError(mismatch("zoom", zoom, expected))
+
+
+def _is_range(pair: Any) -> bool:
+    return (
+        isinstance(pair, tuple | list)
+        and len(pair) == 2
+        and all(isinstance(end, int | np.integer) for end in pair)
+    )
 
 
 def _require() -> None:
@@ -162,10 +205,6 @@ def _tile_states(mask: BsrMask) -> NDArray[np.uint8]:
 def _elements(mask: BsrMask, zoom: tuple[tuple[int, int], tuple[int, int]]) -> NDArray[np.uint8]:
     """Return the image of a region's elements: empty tile, masked, kept, full tile."""
     (top, bottom), (left, right) = zoom
-    inside = 0 <= top <= bottom <= mask.shape[0] and 0 <= left <= right <= mask.shape[1]
-    if not inside or (bottom - top) * (right - left) > _ELEMENTS:
-        expected = f"ranges (first, last + 1) inside of {mask.shape}, 2**22 elements at most"
-        raise ArgumentError(mismatch("zoom", zoom, expected))
     kept = mask[top:bottom, left:right].toarray()
     rows = np.arange(top // TILE, -(-bottom // TILE))
     states = np.zeros((len(rows), grid(mask.shape)[1]), np.uint8)

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError, mismatch
 from stof_cupy.masks import algebra, convert
+from stof_cupy.masks.check import as_array
 from stof_cupy.masks.tiles import Int64s, Tiles
 
-__all__ = ["axis_of", "expand", "select"]
+__all__ = ["expand", "select"]
 
 
 def expand(key: Any, ndim: int) -> tuple[Any, ...]:
@@ -112,7 +113,7 @@ def _entry(entry: Any, size: int, axis: str) -> int | slice | range | Int64s:
         return span
     if isinstance(entry, int | np.integer) and not isinstance(entry, bool):
         return int(_positions(np.array([entry]), size, axis)[0])
-    array = np.asarray(entry)
+    array = as_array(f"index of {axis}", entry)
     if array.dtype == np.bool_ and array.ndim:
         if array.shape != (size,):
             raise ShapeError(mismatch(f"index of {axis}", array.shape, (size,), "one per position"))
@@ -121,22 +122,14 @@ def _entry(entry: Any, size: int, axis: str) -> int | slice | range | Int64s:
         got = type(entry).__name__ if array.ndim == 0 else f"dtype {array.dtype}"
         expected = "integers, slices, or arrays of integers or booleans"
         raise DTypeError(mismatch(f"index of {axis}", got, expected))
-    return _positions(array.astype(np.int64), size, axis)
+    return _positions(array, size, axis)
 
 
-def _positions(index: Int64s, size: int, axis: str) -> Int64s:
+def _positions(index: NDArray[Any], size: int, axis: str) -> Int64s:
     """Return indices counted from the front, or raise OutOfBoundsError."""
     wrong = (index < -size) | (index >= size)
     if wrong.any():
         got = int(index[wrong].flat[0])
         raise OutOfBoundsError(mismatch(f"index of {axis}", got, f"from {-size} to {size - 1}"))
+    index = index.astype(np.int64)  # not before: a uint64 might wrap into the range
     return np.where(index < 0, index + size, index)
-
-
-def axis_of(axis: Any) -> int | None:
-    """Return an axis of a 2-D mask as None, 0 or 1, or raise ArgumentError."""
-    if axis is None or (isinstance(axis, tuple) and sorted(a % 2 for a in axis) == [0, 1]):
-        return None
-    if axis not in (-2, -1, 0, 1):
-        raise ArgumentError(mismatch("axis", axis, "None, 0, 1, -1 or -2"))
-    return int(axis) % 2

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import (
     ArgumentError,
+    DTypeError,
     OutOfBoundsError,
     ShapeError,
-    UnsupportedError,
     mismatch,
 )
-from stof_cupy.masks.blocksize import ARRAY_BYTES
-from stof_cupy.masks.bsr import BsrMask, as_mask
+from stof_cupy.masks.array_like import ArrayLike
+from stof_cupy.masks.bsr import BsrMask, as_mask, leads
+from stof_cupy.masks.check import as_array
 from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.distinct import distinct, split
 from stof_cupy.masks.expression import Pattern
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["MaskStack"]
 
 
-class MaskStack(Scheduled):
+class MaskStack(ArrayLike, Scheduled):
     """An array of masks, indexed like a NumPy array ``(*lead, queries, keys)``; made by `stack`.
 
     Leading axes are those of attention, ``(batch, heads)``, and broadcast: ``(batch, 1)`` is a mask
-    per batch, ``(1, heads)`` or ``(heads,)`` one per head. Equal masks are one `BsrMask`. Stacks do
-    not change.
+    per batch, ``(1, heads)`` or ``(heads,)`` one per head. Equal masks are one `BsrMask`, and all
+    have the ``blocksize`` of the first. Stacks do not change.
 
     Parameters
     ----------
@@ -51,6 +52,13 @@ class MaskStack(Scheduled):
         The distinct ones, in order of first use.
     mask_of : int32 array (*lead)
         Which of them each place has; read-only.
+
+    Raises
+    ------
+    ArgumentError
+        If `mask_of` has no leading axis or no place, or names no mask.
+    ShapeError, DTypeError
+        If the masks differ in shape, or one is no `BsrMask`.
 
     Examples
     --------
@@ -69,7 +77,14 @@ class MaskStack(Scheduled):
     dtype = np.dtype(np.bool_)
 
     def __init__(self, masks: Sequence[BsrMask], mask_of: Any) -> None:
-        numbers = np.asarray(mask_of)
+        numbers = as_array("mask_of", mask_of)
+        for mask in masks:
+            if not isinstance(mask, BsrMask):
+                got = "a Pattern" if isinstance(mask, Pattern) else type(mask).__name__
+                hint = "masks.stack takes patterns and arrays"
+                raise DTypeError(mismatch("masks", got, "BsrMasks", hint))
+        if not numbers.ndim:
+            raise ArgumentError(mismatch("mask_of", numbers, "one leading axis at least"))
         if not numbers.size:
             raise ArgumentError(mismatch("masks", f"leading axes {numbers.shape}", "some mask"))
         if numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= len(masks):
@@ -90,7 +105,8 @@ class MaskStack(Scheduled):
         MaskError, ShapeError
             If `array` is not boolean, or has no leading axis.
         """
-        return cls(*split(np.asarray(array), "array"))
+        plain = array if isinstance(array, np.ndarray) else as_array("array", array)
+        return cls(*split(plain, "array"))
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -141,15 +157,6 @@ class MaskStack(Scheduled):
         array: NDArray[np.bool_] = distinct[self.mask_of]
         return array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        elements = self.mask_of.size * self.shape[-2] * self.shape[-1]
-        if elements > ARRAY_BYTES:
-            hint = "stack.toarray() means it"
-            raise UnsupportedError(mismatch("array", f"{elements} bytes", "at most 2**30", hint))
-        if copy is False:
-            raise ArgumentError(mismatch("copy", False, "True or None", "the elements are packed"))
-        return self.toarray().astype(dtype or bool, copy=False)
-
     def __len__(self) -> int:
         return self.lead[0]
 
@@ -169,7 +176,7 @@ class MaskStack(Scheduled):
         inner = entries[len(entries) - 2 :]
         try:
             numbers = self.mask_of[entries[:-2]]
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             expected = f"an index of leading axes {self.lead}"
             raise OutOfBoundsError(mismatch("index", key, expected, str(error))) from None
         if np.ndim(numbers) == 0:
@@ -180,22 +187,49 @@ class MaskStack(Scheduled):
             raise ArgumentError(mismatch("index of queries and keys", inner, "slices", hint))
         return self._map(lambda mask: mask[inner], numbers)
 
-    def reshape(self, *lead: int) -> MaskStack:
+    def reshape(self, *lead: Any) -> MaskStack:
         """Return the masks with other leading axes, as NumPy's ``reshape`` of `mask_of`.
+
+        Parameters
+        ----------
+        *lead : int, or a tuple of int
+            Sizes; -1 is what is left for one.
 
         Raises
         ------
         ShapeError
             If they are not as many masks.
         """
+        sizes = lead[0] if len(lead) == 1 else lead
         try:
-            return MaskStack(self.masks, self.mask_of.reshape(lead))
-        except ValueError:
-            raise ShapeError(mismatch("lead", lead, f"{self.mask_of.size} masks")) from None
+            numbers = self.mask_of.reshape(sizes)
+        except (TypeError, ValueError, OverflowError):
+            raise ShapeError(mismatch("lead", sizes, f"{self.mask_of.size} masks")) from None
+        return MaskStack(self.masks, numbers)
 
     def transpose(self) -> MaskStack:
-        """Swap queries and keys."""
+        """Swap queries and keys; leading axes stay where they are."""
         return self._map(lambda mask: mask.T, self.mask_of)
+
+    @property
+    def T(self) -> MaskStack:  # noqa: N802 - NumPy's name
+        """The masks with queries and keys swapped."""
+        return self.transpose()
+
+    def copy(self) -> MaskStack:
+        """Return the stack; stacks do not change, so nothing is copied."""
+        return self
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Raise ShapeError: a picture is of one mask, ``stack[batch, head].plot()``."""
+        return as_mask(self).plot(ax, **options)
+
+    def _counts(self, axes: tuple[int, ...]) -> Any:
+        inner = tuple(axis - len(self.lead) for axis in axes if axis >= len(self.lead))
+        if not inner:  # elements remain, as many as a dense mask has
+            return np.asarray(self).sum(axis=axes)
+        counts = np.stack([mask._counts(inner) for mask in self.masks])
+        return counts[self.mask_of].sum(axis=tuple(a for a in axes if a < len(self.lead)))
 
     def _map(self, change: Callable[[BsrMask], BsrMask], numbers: Int32s) -> MaskStack:
         """Change each distinct mask that `numbers` names, once."""
@@ -204,15 +238,17 @@ class MaskStack(Scheduled):
 
     def equals(self, other: Any) -> bool:
         """Whether `other`, a stack or boolean array, has the same shape and the same elements."""
-        stacked = other if isinstance(other, MaskStack) else MaskStack.from_dense(np.asarray(other))
+        stacked = other if isinstance(other, MaskStack) else MaskStack.from_dense(other)
         return self.shape == stacked.shape and all(
             self.masks[i].equals(stacked.masks[j])
             for i, j in {*zip(self.mask_of.flat, stacked.mask_of.flat, strict=True)}
         )
 
-    def _combine(self, other: Any, operation: Callable[[Any, Any], Any]) -> MaskStack:
+    def _combine(self, other: Any, operation: Callable[[Any, Any], Any]) -> Any:
         """Apply an operator of two masks once to each pair that meets; leading axes broadcast."""
         if not isinstance(other, MaskStack):
+            if leads(other):
+                return NotImplemented  # what is on a GPU makes a pattern of both
             if isinstance(other, np.ndarray) and other.ndim > 2:
                 other = MaskStack(*split(other, "operand"))
             else:
@@ -229,13 +265,13 @@ class MaskStack(Scheduled):
         made = [operation(self.masks[i], other.masks[j]) for i, j in pairs.T]
         return MaskStack(made, places.reshape(left.shape))
 
-    def __and__(self, other: Any) -> MaskStack:
+    def __and__(self, other: Any) -> Any:
         return self._combine(other, operator.and_)
 
-    def __or__(self, other: Any) -> MaskStack:
+    def __or__(self, other: Any) -> Any:
         return self._combine(other, operator.or_)
 
-    def __xor__(self, other: Any) -> MaskStack:
+    def __xor__(self, other: Any) -> Any:
         return self._combine(other, operator.xor)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
@@ -243,10 +279,11 @@ class MaskStack(Scheduled):
     def __invert__(self) -> MaskStack:
         return self._map(lambda mask: ~mask, self.mask_of)
 
-    def __eq__(self, other: Any) -> MaskStack:  # type: ignore[override]
-        return ~self._combine(other, operator.xor)
+    def __eq__(self, other: Any) -> Any:
+        differing = self._combine(other, operator.xor)
+        return differing if differing is NotImplemented else ~differing
 
-    def __ne__(self, other: Any) -> MaskStack:  # type: ignore[override]
+    def __ne__(self, other: Any) -> Any:
         return self._combine(other, operator.xor)
 
     def __bool__(self) -> bool:

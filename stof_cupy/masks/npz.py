@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, MaskError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, MaskError, mismatch
 from stof_cupy.masks.blocksize import check_blocksize
 from stof_cupy.masks.bsr import BsrMask
 from stof_cupy.masks.check import check_shape
+from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
 from stof_cupy.masks.tiles import Tiles
 
@@ -50,6 +51,8 @@ def save_npz(
     ------
     ArgumentError
         If there is no such format, or a stack is to be written in scipy's.
+    DTypeError
+        If `mask` is neither, or `file` is none.
 
     Examples
     --------
@@ -60,6 +63,11 @@ def save_npz(
     >>> masks.load_npz(io.BytesIO(file.getvalue())).nnz
     5050
     """
+    _check_file(file, "write")
+    if not isinstance(mask, BsrMask | MaskStack):
+        got = "a Pattern" if isinstance(mask, Pattern) else type(mask).__name__
+        hint = "pattern.tobsr(), as_mask(array) or device_mask.to('cpu') is one"
+        raise DTypeError(mismatch("mask", got, "a BsrMask or MaskStack", hint))
     if format == "scipy":
         if not isinstance(mask, BsrMask):
             hint = "format='bitmap' takes stacks"
@@ -90,42 +98,59 @@ def load_npz(file: File) -> BsrMask | MaskStack:
     ------
     MaskError
         If the file is neither, is damaged, or its arrays are not those of a mask.
+    DTypeError
+        If `file` is none.
     FileNotFoundError
-        If there is none.
+        If there is none of that name.
     """
-    start = None if isinstance(file, str | PathLike) else file.tell()
-    try:
-        with np.load(file, allow_pickle=False) as loaded:
-            arrays = {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise MaskError(mismatch("file", file, "an .npz file of arrays", str(error))) from error
-    if "stof_mask" in arrays:
-        return _masks_of(arrays)
-    from scipy import sparse
+    _check_file(file, "read")
+    if isinstance(file, str | PathLike):
+        with Path(file).open("rb") as opened:
+            return _load(opened, file)
+    return _load(file, file)
 
-    if not isinstance(file, str | PathLike):
-        file.seek(start or 0)
+
+def _check_file(file: Any, method: str) -> None:
+    if not isinstance(file, str | PathLike) and not hasattr(file, method):
+        raise DTypeError(mismatch("file", type(file).__name__, "a path or a binary file"))
+
+
+def _load(file: IO[bytes], name: Any) -> BsrMask | MaskStack:
+    start = file.tell()
     try:
+        arrays = _arrays(file)
+        if "stof_mask" in arrays:
+            return _masks_of(arrays)
+        from scipy import sparse
+
+        file.seek(start)
         return BsrMask(sparse.load_npz(file))
-    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-        hint = "or of scipy.sparse.save_npz"
-        raise MaskError(mismatch("file", sorted(arrays), "arrays of save_npz", hint)) from error
+    except MaskError:
+        raise
+    # Whatever libraries make of damaged bytes: zlib.error, MemoryError, SyntaxError, and more.
+    except Exception as error:
+        expected = "an .npz file of save_npz, or of scipy.sparse.save_npz"
+        raise MaskError(mismatch("file", name, expected, str(error))) from error
+
+
+def _arrays(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+    loaded = np.load(file, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        raise MaskError(mismatch("file", "an .npy file, one array", "an .npz file"))
+    with loaded:
+        return {name: loaded[name] for name in loaded.files}
 
 
 def _masks_of(arrays: Mapping[str, NDArray[Any]]) -> BsrMask | MaskStack:
     """Build masks from checked arrays."""
-    if arrays["stof_mask"] != _VERSION:
-        raise MaskError(mismatch("file", f"version {arrays['stof_mask']}", f"version {_VERSION}"))
+    version = arrays["stof_mask"].tolist()
+    if version != _VERSION:
+        raise MaskError(mismatch("file", f"version {version}", f"version {_VERSION}"))
     numbers = arrays.get("mask_of")
-    try:
-        shape = check_shape(arrays["shape"].tolist())
-        size = check_blocksize(arrays["blocksize"].tolist())
-        count = 1 if numbers is None else int(numbers.max()) + 1
-        every = [Tiles(shape, *(arrays[f"{name}_{i}"] for name in _ARRAYS)) for i in range(count)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise MaskError(
-            mismatch("file", "other arrays", "those of save_npz", str(error))
-        ) from error
+    shape = check_shape(arrays["shape"].tolist())
+    size = check_blocksize(arrays["blocksize"].tolist())
+    count = 1 if numbers is None else int(numbers.max()) + 1
+    every = [Tiles(shape, *(arrays[f"{name}_{i}"] for name in _ARRAYS)) for i in range(count)]
     for tiles in every:
         tiles.check()
     masks = [BsrMask._of(tiles, size) for tiles in every]

@@ -50,8 +50,8 @@ def document(
     ------
     ArgumentError
         If a length or `window` is negative, or `align` is needed and missing.
-    MaskError
-        If there are not as many `key_lengths` as `lengths`.
+    MaskError, ShapeError
+        If there are not as many `key_lengths` as `lengths`, or they are not 1-D.
     DTypeError
         If they are not integers.
 

@@ -42,7 +42,8 @@ class Positions:
 
     def __init__(self, sq: int, sk: int | None, align: Align | None) -> None:
         queries, keys = self.shape = check_positions((sq, sq if sk is None else sk))
-        if align not in ("top-left", "bottom-right") and (align is not None or queries != keys):
+        known = isinstance(align, str) and align in ("top-left", "bottom-right")
+        if not known and (align is not None or queries != keys):
             hint = f"the mask has {queries} queries and {keys} keys"
             raise ArgumentError(
                 mismatch("align", repr(align), "'top-left' or 'bottom-right'", hint)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks import algebra, convert, indexing
+from stof_cupy.masks.array_like import ArrayLike, axes_of
 from stof_cupy.masks.bitmap import TILE
-from stof_cupy.masks.blocksize import ARRAY_BYTES, Blocks, check_blocksize, to_blocks
+from stof_cupy.masks.blocksize import Blocks, check_blocksize, to_blocks
+from stof_cupy.masks.check import as_dtype, check_out
 from stof_cupy.masks.tile_arrays import TileArrays
 from stof_cupy.masks.tiles import Int32s, Int64s, Tiles
 
@@ -27,8 +29,13 @@ __all__ = ["SparseProtocol"]
 _FORMATS = ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
 
 
-class SparseProtocol(TileArrays):
+class SparseProtocol(TileArrays, ArrayLike):
     """What `BsrMask` shares with ``scipy.sparse.bsr_array``; see there for what is not said here.
+
+    Left out are arithmetic (``+ - * / @``, ``dot``, ``power``, and functions such as ``sqrt``);
+    ``max``, ``min``, ``argmax``, ``argmin``, ``mean``; what changes an array (``mask[...] =``,
+    ``setdiag``, ``resize``); ``reshape``; ``todia``, ``todok``, ``tolil`` (``asformat`` has them).
+    ``mask.tocsr()`` has all of it.
 
     Examples
     --------
@@ -83,27 +90,24 @@ class SparseProtocol(TileArrays):
             Layout of the result.
         out : bool array (queries, keys), optional
             Where to write it.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If `out` is of another shape or dtype, or no array.
+        ArgumentError
+            If `out` is read-only, or `order` no layout.
         """
-        array = convert.to_dense(self._tiles)
+        known = order is None or (isinstance(order, str) and order in ("C", "F"))
+        if not known:
+            raise ArgumentError(mismatch("order", repr(order), "'C', 'F' or None"))
         if out is None:
-            return np.asarray(array, order=order)
-        if out.shape != self.shape:
-            raise ShapeError(mismatch("out", out.shape, self.shape))
-        if out.dtype != np.bool_:
-            raise DTypeError(mismatch("out", f"dtype {out.dtype}", "dtype bool"))
-        out[...] = array
+            return np.asarray(convert.to_dense(self._tiles), order=order)
+        check_out(out, self.shape, np.bool_)
+        out[...] = convert.to_dense(self._tiles)
         return out
 
     todense = toarray
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        elements = self.shape[0] * self.shape[1]
-        if elements > ARRAY_BYTES:
-            hint = "mask.tocsr() is the sparse form, mask.toarray() means it"
-            raise UnsupportedError(mismatch("array", f"{elements} bytes", "at most 2**30", hint))
-        if copy is False:
-            raise ArgumentError(mismatch("copy", False, "True or None", "the elements are packed"))
-        return self.toarray().astype(dtype or bool, copy=False)
 
     def tocsr(self, copy: bool = False) -> Any:
         """Return the mask as a canonical ``scipy.sparse.csr_array`` of bool."""
@@ -150,9 +154,9 @@ class SparseProtocol(TileArrays):
         ArgumentError
             If scipy has no such format.
         """
-        if format in (None, "bsr"):
+        if format is None or (isinstance(format, str) and format == "bsr"):
             return self
-        if format not in _FORMATS:
+        if not isinstance(format, str) or format not in _FORMATS:
             raise ArgumentError(mismatch("format", repr(format), f"one of {', '.join(_FORMATS)}"))
         return self.tocsr().asformat(format)
 
@@ -169,7 +173,7 @@ class SparseProtocol(TileArrays):
         ArgumentError
             If `format` is none of them.
         """
-        if format not in ("csr", "csc", "coo"):
+        if not isinstance(format, str) or format not in ("csr", "csc", "coo"):
             raise ArgumentError(mismatch("format", repr(format), "'csr', 'csc' or 'coo'"))
         import cupy
         from cupyx.scipy import sparse
@@ -183,7 +187,8 @@ class SparseProtocol(TileArrays):
 
     def astype(self, dtype: Any, copy: bool = True) -> Any:
         """Return the mask itself for bool, else a ``csr_array`` of `dtype` with ones."""
-        return self if np.dtype(dtype) == np.bool_ else self.tocsr().astype(dtype)
+        wanted = as_dtype(dtype)
+        return self if wanted == np.bool_ else self.tocsr().astype(wanted)
 
     def copy(self) -> Any:
         """Return the mask; masks do not change, so nothing is copied."""
@@ -198,8 +203,15 @@ class SparseProtocol(TileArrays):
             As in scipy.
         copy : bool
             Accepted for scipy's sake.
+
+        Raises
+        ------
+        ArgumentError
+            If `axes` is something else.
         """
-        if axes not in (None, (1, 0)):
+        given = axes.tolist() if isinstance(axes, np.ndarray) else axes
+        given = tuple(given) if isinstance(given, list) else given
+        if given is not None and axes_of(given, 2, "axes") != (1, 0):
             raise ArgumentError(mismatch("axes", axes, "None or (1, 0)"))
         from stof_cupy.masks.bsr import BsrMask
 
@@ -214,38 +226,30 @@ class SparseProtocol(TileArrays):
         found = indexing.select(self._tiles, key)
         return self._like(found) if isinstance(found, Tiles) else found
 
-    def sum(self, axis: int | None = None) -> np.int64 | Int64s:
-        """Count True elements: all, or per key (``axis=0``), or per query (``axis=1``), int64."""
-        axis = indexing.axis_of(axis)
-        if axis is None:
+    def _counts(self, axes: tuple[int, ...]) -> np.int64 | Int64s:
+        if len(axes) == 2:
             total: np.int64 = np.int64(self.nnz)
             return total
-        counts: Int64s = algebra.row_counts(self._tiles if axis else self.T._tiles)
-        return counts
-
-    count_nonzero = sum
-
-    def any(self, axis: int | None = None) -> np.bool_ | NDArray[np.bool_]:
-        """Whether an element is True: any at all, per key (``axis=0``) or per query (1)."""
-        found: np.bool_ | NDArray[np.bool_] = self.sum(axis) > 0
-        return found
-
-    def all(self, axis: int | None = None) -> np.bool_ | NDArray[np.bool_]:
-        """Whether every element is True: all of them, per key (``axis=0``) or per query (1)."""
-        axis = indexing.axis_of(axis)
-        queries, keys = self.shape
-        expected = queries * keys if axis is None else (queries, keys)[axis]
-        found: np.bool_ | NDArray[np.bool_] = self.sum(axis) == expected
-        return found
+        return algebra.row_counts(self._tiles if axes == (1,) else self.T._tiles)
 
     def diagonal(self, k: int = 0) -> NDArray[np.bool_]:
-        """Return the elements ``[i, i + k]``, a boolean array; none if `k` is out of bounds."""
-        first = max(-k, 0)
-        rows = np.arange(first, max(first, min(self.shape[0], self.shape[1] - k)), dtype=np.int64)
-        return algebra.lookup(self._tiles, rows, rows + k)
+        """Return the elements ``[i, i + k]``, a boolean array; none if `k` is out of bounds.
+
+        Raises
+        ------
+        ArgumentError
+            If `k` is not an integer.
+        """
+        if not isinstance(k, int | np.integer):
+            raise ArgumentError(mismatch("k", repr(k), "an integer"))
+        queries, keys = self.shape
+        start = min(max(int(k), -queries), keys)  # a number beyond the mask need not fit an int64
+        first = max(-start, 0)
+        rows = np.arange(first, max(first, min(queries, keys - start)), dtype=np.int64)
+        return algebra.lookup(self._tiles, rows, rows + start)
 
     def trace(self, offset: int = 0) -> np.int64:
-        """Count the True elements of a diagonal."""
+        """Count the True elements of a diagonal, see `diagonal`."""
         total: np.int64 = np.int64(np.count_nonzero(self.diagonal(offset)))
         return total
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks.band import Band
-from stof_cupy.masks.check import at_least, check_positions, integers
+from stof_cupy.masks.check import at_least, check_positions, flag, integers
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.leaves import Columns, Diagonals, Intervals
 from stof_cupy.masks.patterns import causal as _causal
@@ -34,8 +34,8 @@ def global_tokens(s: int, tokens: int | Sequence[int] | NDArray[np.integer]) -> 
     ------
     ArgumentError
         If a count is negative or a position lies outside of ``[0, s)``.
-    DTypeError
-        If positions are not integers.
+    DTypeError, ShapeError
+        If positions are not integers, or not 1-D.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def strided(s: int, *, stride: int, causal: bool = True) -> Pattern:
     Raises
     ------
     ArgumentError
-        If `stride` is less than 1.
+        If `stride` is less than 1, or `causal` neither True nor False.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def strided(s: int, *, stride: int, causal: bool = True) -> Pattern:
     array([0, 1, 0, 0, 1, 1, 1, 1])
     """
     at = Positions(s, None, None)
-    step = at_least(1, "stride", stride)
+    step, causal = at_least(1, "stride", stride), flag("causal", causal)
     distance = at.differences()
     reach = min(step, s + 1)
     kept = (abs(distance) <= reach) | (distance % reach == 0)
@@ -137,7 +137,8 @@ def fixed(s: int, *, stride: int, summary: int, causal: bool = True) -> Pattern:
     Raises
     ------
     ArgumentError
-        If `stride` is less than 1, or `summary` negative or above `stride`.
+        If `stride` is less than 1, `summary` negative or above `stride`, or `causal` neither True
+        nor False.
 
     Examples
     --------
@@ -146,6 +147,7 @@ def fixed(s: int, *, stride: int, summary: int, causal: bool = True) -> Pattern:
     """
     shape = check_positions((s, s))
     length, count = at_least(1, "stride", stride), at_least(0, "summary", summary)
+    causal = flag("causal", causal)
     if count > length:
         raise ArgumentError(mismatch("summary", count, f"0 to {length}, the stride"))
     label = f"fixed(stride={length}, summary={count}{'' if causal else ', causal=False'})"
@@ -183,8 +185,8 @@ def vertical_slash(
     ------
     ArgumentError
         If a column lies outside of ``[0, sk)`` or a distance is negative.
-    DTypeError
-        If they are not integers.
+    DTypeError, ShapeError
+        If they are not integers, or not 1-D.
 
     Examples
     --------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,24 @@ def test_equal_masks_are_one(engine, ids):
         every = np.broadcast_to(pattern.toarray(), (*lead, SEQ, SEQ))
         for given in (every, masks.MaskStack.from_dense(every)):
             assert np.array_equal(engine.run(ids, mask=given), expected)
+
+
+def test_no_mask_is_that_of_the_call_before(config, weights, ids):
+    """T10: whatever ran before on an engine, each mask gives what a fresh one and dense math do."""
+    given = {"custom": random_mask(()), "causal": "causal", "heads": random_mask((HEADS,))}
+    given["none"] = None
+    expected, fresh = {}, {}
+    for name, mask in given.items():
+        dense = np.tri(SEQ, dtype=bool) if name == "causal" else mask
+        expected[name] = dense_bert(config, weights, ids, dense, None)
+        fresh[name] = TransformerEngine(weights, config=config, backend="numpy").run(ids, mask=mask)
+        assert np.abs(fresh[name] - expected[name]).max() < 1e-5
+    for one, other in itertools.combinations(expected.values(), 2):
+        assert np.abs(one - other).max() > 1e-2
+    used = TransformerEngine(weights, config=config, backend="numpy")
+    for order in (["custom", "causal", "none"], *itertools.permutations(given)):
+        for name in order:
+            assert np.array_equal(used.run(ids, mask=given[name]), fresh[name]), order
 
 
 def test_torch_masks_per_head(engine, ids):

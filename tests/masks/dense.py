@@ -32,6 +32,15 @@ def aligned(sq: int, sk: int, align: str) -> dict[str, Any]:
     return {"sk": sk, "align": align} if sq != sk else {}
 
 
+def random_dense(shape: tuple[int, int], seed: int = 0) -> np.ndarray:
+    """Elements that make empty, full and part tiles and blocks."""
+    rng = np.random.default_rng(seed)
+    kind = np.kron(rng.integers(0, 4, (5, 5)), np.ones((64, 64), int))[: shape[0], : shape[1]]
+    noise = rng.random(shape) < 0.4
+    stripes = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) % 64 < 9
+    return np.choose(kind, (False, True, stripes, noise)).astype(bool)
+
+
 def check(pattern: Pattern, expected: np.ndarray) -> None:
     """The lowered mask is exactly `expected` and canonical, and so is its complement."""
     for made, wanted in ((pattern, expected), (~pattern, ~expected)):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from dataclasses import fields
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.masks import Pattern
+from stof_cupy.masks import BsrMask, DeviceSchedule, MaskStack, Pattern
 from stof_cupy.masks.device import lowering, nodes
-from stof_cupy.masks.device.program import Program
-from stof_cupy.masks.device.uploads import Uploads
+from stof_cupy.masks.device.program import Builder, Program
+from stof_cupy.masks.device.uploads import Offset, Uploads
 from tests.masks import on_host
 
 _SOURCE = """
@@ -62,30 +64,41 @@ void program_words(const Program* program, int count, int outer, int inner, int 
 """
 
 
-def _in_host_memory(uploads: Uploads) -> tuple[int, Any]:
-    """Stand in for `Uploads.finish`; what is between and beyond the arrays is not 0."""
-    together = np.full(uploads._size + 16, 0xA5, np.uint8)
-    at = skip = -together.ctypes.data % 16
-    for piece in uploads._pieces:
-        together[at : at + piece.nbytes] = piece.reshape(-1).view(np.uint8)
-        at += -(-piece.nbytes // 16) * 16
-    return together.ctypes.data + skip, together
+class HostUploads(Uploads):
+    """Arrays stay in host memory, which ends after each."""
+
+    def add(self, array: NDArray[Any]) -> Offset:
+        self._pieces.append(on_host.fenced(array))
+        return Offset(self._pieces[-1].ctypes.data)
+
+    def finish(self) -> tuple[int, Any]:
+        return 0, self._pieces
 
 
 def program_of(pattern: Pattern) -> Program:
     """Lower a pattern; leaves of arrays, which are CuPy's on a GPU, may have NumPy's."""
+    on_host.compiler()
+    builder = partial(Builder, uploads=HostUploads())
     with (
-        mock.patch.object(Uploads, "finish", _in_host_memory),
+        mock.patch.object(lowering, "Builder", builder),
         mock.patch.object(lowering, "_address", lambda array: array.ctypes.data),
     ):
         return lowering.program_of(pattern)
 
 
-def program_from(*steps: nodes.Node, lead: tuple[int, int] = (1, 1), kept: Any = ()) -> Program:
-    """Return a program of nodes that were made by hand, and `kept` alive with it."""
+def on_device(mask: BsrMask | MaskStack, overflow: Any = None) -> Any:
+    """Return what a mask on a GPU shows of itself to those who take it as an operand."""
+    names = (each.name for each in fields(DeviceSchedule))
+    lists = DeviceSchedule(**{name: getattr(mask.schedule(), name, overflow) for name in names})
+    lead = mask.lead if isinstance(mask, MaskStack) else ()
+    return SimpleNamespace(sides=mask.shape[-2:], lead=lead, schedule=lambda: lists)
+
+
+def program_from(*steps: nodes.Node, lead: tuple[int, int] = (1, 1)) -> Program:
+    """Return a program of nodes that were made by hand."""
     packed = np.frombuffer(nodes.pack_program(steps, []), np.uint8)
     kinds = sum({1 << nodes.KINDS[node.kind] for node in steps})
-    return Program(packed, len(steps), (), kinds, lead, (), tuple(kept))
+    return Program(packed, len(steps), (), kinds, lead, (), ())
 
 
 @cache

@@ -117,23 +117,34 @@ inline void resume(Thread& thread) {
   setcontext(&thread.start);
 }
 
-// Runs one CTA; false if its threads wait for each other forever.
+// Runs one CTA; false if its threads wait for each other forever. Now and then a warp, or everyone,
+// gets a turn: of what no barrier puts in order, all orders occur, a warp far ahead among them.
 inline bool run_cta(std::mt19937& random) {
   std::vector<unsigned> order(cta->threads.size());
   std::iota(order.begin(), order.end(), 0);
   for (Thread& thread : cta->threads) thread.started = thread.done = false;
-  for (size_t done = 0; done < order.size();) {
-    std::shuffle(order.begin(), order.end(), random);
-    bool progress = false;
-    for (unsigned i : order) {
-      Thread& thread = cta->threads[i];
+  const auto waits = [](const Thread& thread) { return thread.waits(); };
+  size_t done = 0;
+  const auto turn = [&](unsigned first, unsigned last) {
+    std::shuffle(order.begin() + first, order.begin() + last, random);
+    for (unsigned i = first; i < last; ++i) {
+      Thread& thread = cta->threads[order[i]];
       if (thread.waits()) continue;
-      progress = true;
-      threadIdx = {i, 0, 0};
+      threadIdx = {order[i], 0, 0};
       resume(thread);
       done += thread.done;
     }
-    if (!progress) return false;
+  };
+  while (done < order.size()) {
+    const auto begin = cta->threads.begin();
+    if (std::all_of(begin, cta->threads.end(), waits)) return false;
+    if (random() % 2) {
+      turn(0, order.size());
+    } else {
+      const unsigned first = random() % cta->warps.size() * 32;
+      std::iota(order.begin(), order.end(), 0);
+      while (!std::all_of(begin + first, begin + first + 32, waits)) turn(first, first + 32);
+    }
   }
   return true;
 }

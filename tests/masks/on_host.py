@@ -7,6 +7,7 @@ barriers, in any order of threads between them; not that the GPU does the same.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stof_cupy.jit.source import cuda_root
 from stof_cupy.jit.spec import KernelSpec
@@ -60,31 +62,32 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
     }}
   }};
   // A kernel that polls memory for what never comes cannot be told to end.
-  std::signal(SIGALRM, [](int) {{ std::abort(); }});
+  const auto before = std::signal(SIGALRM, [](int) {{ std::abort(); }});
   alarm(60);
   std::vector<std::thread> others;
   for (unsigned number = 1; number < at_once; ++number) others.emplace_back(work, number);
   work(0);
   for (std::thread& other : others) other.join();
   alarm(0);
+  std::signal(SIGALRM, before);
   return ended;
 }}
 """
 # Undefined behaviour, shifts and overflows among it, ends the process. Fortified, longjmp refuses
 # to change stacks.
-_FLAGS = (
-    *(
-        "-std=c++17",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        "-Wall",
-        "-Werror",
-        "-Wno-unknown-pragmas",
-    ),
-    *("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-U_FORTIFY_SOURCE"),
-)
+_FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-Wall",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-fsanitize=undefined",
+    "-fsanitize-undefined-trap-on-error",
+    "-U_FORTIFY_SOURCE",
+]
 
 
 def launch(
@@ -101,12 +104,30 @@ def launch(
     assert ended, "threads wait for each other forever"
 
 
+def compiler() -> str:
+    """Return where the compiler is; the test is skipped where there is none."""
+    found = shutil.which("g++")
+    if found is None or sys.platform != "linux":
+        pytest.skip("no g++ on Linux")
+    return str(found)
+
+
+def fenced(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy after which memory ends: to read or write beyond it ends the process."""
+    page = mmap.PAGESIZE
+    size = -(-array.nbytes // page) * page
+    memory = mmap.mmap(-1, size + page)
+    whole = np.frombuffer(memory, np.uint8)
+    failed = ctypes.CDLL(None).mprotect(ctypes.c_void_p(whole.ctypes.data + size), page, 0)
+    assert not failed
+    copy = whole[size - array.nbytes : size].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 @cache
 def library(source: str) -> ctypes.CDLL:
     """Compile C++ that may include headers of cuda/, and those of this folder."""
-    compiler = shutil.which("g++")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("no g++ on Linux")
     with TemporaryDirectory() as folder:
         at = Path(folder)
         # Instead of the header of that name, which is PTX; on_host.hpp has what it has.
@@ -114,7 +135,7 @@ def library(source: str) -> ctypes.CDLL:
         (at / "ptx" / "convert.cuh").write_text("")
         (at / "host.cpp").write_text(source)
         includes = [f"-I{path}" for path in (at, HERE, cuda_root())]
-        command = [compiler, *_FLAGS, *includes, "host.cpp", "-o", "host.so"]
+        command = [compiler(), *_FLAGS, *includes, "host.cpp", "-o", "host.so"]
         done = subprocess.run(command, cwd=at, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return ctypes.CDLL(str(at / "host.so"))

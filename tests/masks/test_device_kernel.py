@@ -14,7 +14,7 @@ from stof_cupy import masks
 from stof_cupy.jit.mask_kernels import MASK_COLUMNS
 from stof_cupy.masks import BsrMask, Pattern
 from stof_cupy.masks.block_arrays import DeviceScores
-from stof_cupy.masks.device.leaf import DenseArray, KeyFlags
+from stof_cupy.masks.device.leaf import DenseArray, KeyFlags, StoredOnDevice
 from stof_cupy.masks.schedule import Layout
 from tests.masks.host_lists import (
     ALL_OF,
@@ -28,7 +28,7 @@ from tests.masks.host_lists import (
     reference,
     untouched,
 )
-from tests.masks.host_program import program_of
+from tests.masks.host_program import on_device, program_of
 from tests.masks.test_device_build import OBLONG, SQUARE, draw, grow, leaf
 
 Geometry = tuple[tuple[int, int], Layout]
@@ -114,6 +114,26 @@ def test_threads_and_rows_in_any_order(seed: int) -> None:
     pattern = leaf("slash", 400, 500) ^ leaf("holes", 400, 500)
     for geometry in GEOMETRIES:
         check_build(pattern, None, geometry, seed=seed)
+
+
+def test_warps_that_take_longer_than_the_first() -> None:
+    """It is done with its tiles at a glance; the others have to look at all of theirs."""
+    array = np.ones((128, 128 * 32), bool)
+    array[:, :: 128 * 8] = False
+    for geometry in (WORDS, ((128, 128), "accumulator")):
+        for seed in range(3):
+            check_build(DenseArray(array), array, geometry, seed=seed)
+
+
+def test_rows_one_by_one() -> None:
+    """The last one says how many tiles there are in all."""
+    array = draw(3, 200, 150) < 0.001
+    lists = reference([BsrMask(each) for each in array], *WORDS)
+    job = Job(program_of(DenseArray(array)), (200, 150), *WORDS, needed(lists))
+    for _ in range(job.masks * job.rows):
+        assert untouched(job.totals)
+        job.build(ctas=1)
+    check(job, lists)
 
 
 # ------------------------------------------------------------------ formulas
@@ -277,6 +297,45 @@ def test_no_room_at_all_counts() -> None:
         pattern = make(300, 500)
         lists = reference([pattern.tobsr()], *WORDS)
         check(Job(program_of(pattern), pattern.shape, *WORDS, (0, 0)).build(at_once=3), lists)
+
+
+@every_geometry
+def test_what_the_first_pass_found_out(geometry: Geometry) -> None:
+    """A second one need not look again: it lists what it is told, whatever the program says."""
+    array = draw(2, 150, 4500) < 0.0005
+    array[1, :, 300:] = True
+    lists = reference([BsrMask(each) for each in array], *geometry)
+    first = Job(program_of(DenseArray(array)), array.shape[1:], *geometry, (0, 0))
+    words = -(-array.shape[2] // geometry[0][1] // 32)
+    found = first.memory.array((first.masks * first.rows, words, 2), np.uint32)
+    check(first.build(found=found.ctypes.data), lists)
+    columns = np.unpackbits(found.view(np.uint8), axis=-1, bitorder="little")
+    tiles, bitmaps = counts(lists)
+    assert (
+        columns.reshape(len(found), words, 2, 32)[:, :, 0].sum((1, 2)).tolist() == bitmaps.tolist()
+    )
+    assert columns.sum((1, 2)).tolist() == tiles.tolist()
+
+    second = Job(first.program, first.shape, *geometry, needed(lists))
+    check(second.build(known=found.ctypes.data), lists)
+    found[0, 0] = 0
+    fewer = Job(first.program, first.shape, *geometry, needed(lists))
+    fewer.build(known=found.ctypes.data)
+    assert fewer.totals[0] < second.totals[0]
+
+
+@pytest.mark.parametrize("other", (0, 7))
+@pytest.mark.parametrize("one", (0, 1))
+def test_operands_that_did_not_fit(one: int, other: int) -> None:
+    """It is said of all that is made of them, unless that does not fit itself."""
+    wrong = [np.array([each], np.int32) for each in (one, other)]
+    mask = leaf("stored", 130, 200).tobsr()
+    made = masks.causal(130, 200, align="top-left") & StoredOnDevice(on_device(mask, wrong[0]))
+    made = made | StoredOnDevice(on_device(mask, wrong[1]))
+    for missing in (0, 1):
+        room = needed(mask.schedule())[0] - missing, 100
+        job = Job(program_of(made), mask.shape, *WORDS, room).build()
+        assert job.totals[2] == (1 if missing else 2 if one or other else 0)
 
 
 # ------------------------------------------------------------------ order of rows

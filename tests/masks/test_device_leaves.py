@@ -6,7 +6,6 @@ Words are the mask. States are sound, and exact where interval arithmetic can te
 from __future__ import annotations
 
 from operator import and_, or_, xor
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,12 @@ from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, NODE
 from stof_cupy.masks import MaskStack, Pattern
 from stof_cupy.masks.block_arrays import DeviceScores
 from stof_cupy.masks.device import nodes
-from stof_cupy.masks.device.leaf import DenseArray, KeyFlags, StoredOnDevice
+from stof_cupy.masks.device.leaf import DenseArray, KeyFlags, Stacked, StoredOnDevice
 from stof_cupy.masks.device.nodes import Node
 from stof_cupy.masks.device.program import Program, TooLargeError
 from tests.masks import host_program, on_host
-from tests.masks.host_program import program_from, program_of
+from tests.masks.host_program import on_device, program_from, program_of
+from tests.masks.on_host import fenced
 from tests.masks.test_device_build import OBLONG, SQUARE, draw, grow, leaf
 
 TILES = ((64, 64), (128, 64), (64, 128), (128, 256))
@@ -110,6 +110,22 @@ def test_square_patterns(name: str) -> None:
 
 
 @pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 2), (0, 40)])
+def test_chunks_of_queries_before_the_first_key(before: int, after: int, causal: bool) -> None:
+    for sq, sk in ((300, 65), (1000, 200), (129, 128), (65, 300)):
+        for chunk in (1, 17, 64):
+            made = masks.chunked(
+                *(sq, sk),
+                chunk=chunk,
+                before=before,
+                after=after,
+                causal=causal,
+                align="bottom-right",
+            )
+            check(made, exact=True)
+
+
+@pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("window", (None, 5, (70, 3)))
 def test_documents(window: Any, causal: bool) -> None:
     """States are exact as long as no key between two documents is seen by nobody."""
@@ -175,9 +191,9 @@ def test_a_lattice_settles_what_is_far_away() -> None:
 
 
 def same_bytes(array: np.ndarray) -> np.ndarray:
-    """Return bools of which the true ones have any bits but none."""
+    """Return bools of which the true ones have any bits but none; after them memory ends."""
     noise = np.random.default_rng(0).integers(1, 256, array.shape, np.uint8)
-    return np.where(array, noise, 0).astype(np.uint8).view(bool)
+    return fenced(np.where(array, noise, 0).astype(np.uint8)).view(bool)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1), (1, 3), (2, 3)])
@@ -212,7 +228,7 @@ def test_flags_of_keys_settle_all_boxes() -> None:
         flags = draw(size) < 0.95
         flags[: size // 2] = True
         for array in (flags, flags.repeat(2)[::2], flags[::-1]):
-            check(KeyFlags(array, 130), np.broadcast_to(array, (130, size)), exact=True)
+            check(KeyFlags(fenced(array), 130), np.broadcast_to(array, (130, size)), exact=True)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (1, 2), (2, 3)])
@@ -222,12 +238,12 @@ def test_a_stack_as_an_operand(lead: tuple[int, ...]) -> None:
         np.random.default_rng(0).integers(0, 3, lead)
     ]
     mask = MaskStack.from_dense(array) if lead else masks.BsrMask(array)
-    on_device: Any = SimpleNamespace(
-        shape=mask.shape, sides=mask.shape[-2:], lead=lead, schedule=mask.schedule
-    )
-    made = StoredOnDevice(on_device)
-    check(made, array)
-    check(made[5:, 63:], array[..., 5:, 63:])
+    made: list[Pattern] = [StoredOnDevice(on_device(mask))]
+    if lead:
+        made.append(Stacked(mask))
+    for each in made:
+        check(each, array)
+        check(each[5:, 63:], array[..., 5:, 63:])
 
 
 @pytest.mark.parametrize("strides", [(0, 0), (0, 150), (150, 0), (450, 150)])
@@ -263,7 +279,7 @@ def test_scores_above_a_threshold(block: tuple[int, int], dtype: str) -> None:
     counts = tuple(-(-size // step) for size, step in zip(shape, block, strict=True))
     for lead in ((), (3,), (2, 3)):
         rng = np.random.default_rng(len(lead))
-        scores = rng.choice(SPECIAL, (*lead, *counts)).astype(as_dtype(dtype))
+        scores = fenced(rng.choice(SPECIAL, (*lead, *counts)).astype(as_dtype(dtype)))
         wide = scores.astype(np.float32)
         per_row = rng.choice(SPECIAL, (*lead, counts[0]))
         for threshold in (0.5, 0.0, per_row, np.broadcast_to(per_row[..., :1], per_row.shape)):

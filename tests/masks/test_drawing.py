@@ -119,6 +119,12 @@ def test_new_axes_and_files(tmp_path: Path) -> None:
     [
         ("zoom: .* inside of .8, 8.", lambda ax: masks.causal(8).plot(ax, zoom=((0, 9), (0, 8)))),
         ("zoom", lambda ax: masks.causal(8).plot(ax, zoom=((0, 8), (3, 2)))),
+        ("zoom: .*1 to", lambda ax: masks.causal(8).plot(ax, zoom=((5, 5), (0, 8)))),
+        ("zoom: got 5", lambda ax: masks.causal(8).plot(ax, zoom=5)),
+        ("zoom", lambda ax: masks.causal(8).plot(ax, zoom=((0, 8),))),
+        ("zoom", lambda ax: masks.causal(8).plot(ax, zoom=((0, 8), (0.5, 8)))),
+        ("zoom", lambda ax: masks.causal(8).plot(ax, zoom=((0, 8), (0, 8, 9)))),
+        ("path: got 5", lambda ax: masks.save_plot(masks.causal(8), 5)),
         ("2..22 elements", lambda ax: masks.full(9999).plot(ax, zoom=((0, 9999), (0, 9999)))),
         ("path: got x.nothing", lambda ax: masks.save_plot(masks.causal(8), "x.nothing")),
     ],
@@ -126,6 +132,16 @@ def test_new_axes_and_files(tmp_path: Path) -> None:
 def test_errors(ax: Any, match: str, make: Callable[[Any], object]) -> None:
     with pytest.raises(ArgumentError, match=match):
         make(ax)
+
+
+def test_what_is_wrong_is_found_before_the_mask_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Pattern, "tobsr", lambda self: pytest.fail("built"))
+    with pytest.raises(ArgumentError, match="path"):
+        masks.save_plot(masks.causal(8), tmp_path / "x.nothing")
+    with pytest.raises(ArgumentError, match="zoom"):
+        masks.save_plot(masks.causal(8), tmp_path / "x.png", zoom=((0, 9), (0, 8)))
 
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

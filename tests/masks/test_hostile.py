@@ -160,7 +160,12 @@ def test_patterns_combine_with_what_as_mask_takes() -> None:
         (2**50, lambda: masks.full(2**31 - 1)),
         (2**50, lambda: masks.full(2**31 - 1) & masks.full(2**31 - 1)),
         (2**15 * (2**15 + 1) // 2, lambda: masks.causal(2**21)),
-        (2**34, lambda: masks.blocks((2**31 - 1,) * 2, *np.mgrid[:512, :512], block=2**22)),
+        (
+            2**34,
+            lambda: masks.blocks(
+                (2**31 - 1,) * 2, *np.mgrid[:512, :512].reshape(2, -1), block=2**22
+            ),
+        ),
         (2**31, lambda: masks.global_tokens(2**22, np.arange(0, 2**22, 128))),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from stof_cupy import masks
-from stof_cupy.errors import ArgumentError, MaskError
+from stof_cupy.errors import ArgumentError, DTypeError, MaskError
 from stof_cupy.masks import BsrMask, MaskStack, load_npz, save_npz
 
 
@@ -67,6 +67,13 @@ def written(**arrays: Any) -> io.BytesIO:
     return changed
 
 
+def array_file(array: np.ndarray) -> io.BytesIO:
+    file = io.BytesIO()
+    np.save(file, array)
+    file.seek(0)
+    return file
+
+
 @pytest.mark.parametrize(
     ("match", "file"),
     [
@@ -81,12 +88,62 @@ def written(**arrays: Any) -> io.BytesIO:
         ("an .npz file", io.BytesIO(b"not a zip file")),
         ("an .npz file", io.BytesIO(b"")),
         ("an .npz file", io.BytesIO(written().getvalue()[:300])),
-        ("arrays of save_npz", written(stof_mask=None)),
+        ("an .npz file of save_npz", written(stof_mask=None)),
+        ("version .1, 1.", written(stof_mask=np.array([1, 1]))),
+        ("mask_of", written(mask_of=np.array([-1, 0]))),
+        ("mask_of", written(mask_of=np.array(0))),
+        ("an .npz file", written(mask_of=np.array(["a"]))),
+        ("an .npy file", array_file(np.eye(3))),
     ],
 )
 def test_damaged_files(match: str, file: io.BytesIO) -> None:
     with pytest.raises(MaskError, match=match):
         load_npz(file)
+
+
+@pytest.mark.parametrize("form", ("bitmap", "plain", "stack", "csr", "coo"))
+def test_damaged_bytes(form: str) -> None:
+    """Whatever zip, zlib, NumPy and scipy say to them, and a file that is cut off: one error."""
+    file = io.BytesIO()
+    mask = masks.causal(100).tobsr()
+    if form in ("csr", "coo"):
+        sp.save_npz(file, mask.tocsr().asformat(form))
+    else:
+        what = masks.stack([mask, ~mask]) if form == "stack" else mask
+        save_npz(file, what, compressed=form != "plain")
+    rng, refused = np.random.default_rng(0), 0
+    for cut in range(300):
+        damaged = bytearray(file.getvalue())
+        damaged[int(rng.integers(len(damaged)))] ^= int(rng.integers(1, 256))
+        try:
+            load_npz(io.BytesIO(damaged[: rng.integers(len(damaged)) if cut % 5 == 0 else None]))
+        except MaskError:
+            refused += 1
+    assert refused > 200
+
+
+def test_a_stack_has_one_blocksize_in_a_file_too() -> None:
+    masks_of = [masks.causal(100).tobsr(), masks.full(100).tobsr().tobsr((5, 4))]
+    file = io.BytesIO()
+    save_npz(file, masks.stack(masks_of[::-1]))
+    file.seek(0)
+    assert [mask.blocksize for mask in load_npz(file)] == [(5, 4), (5, 4)]
+
+
+@pytest.mark.parametrize("format", ("bitmap", "scipy"))
+@pytest.mark.parametrize("mask", (masks.causal(9), np.eye(9, dtype=bool), None), ids=type)
+def test_what_is_no_mask_is_not_written(tmp_path: Path, mask: Any, format: Any) -> None:
+    with pytest.raises(DTypeError, match=r"mask: got .*tobsr\(\).*as_mask.*to\('cpu'\)"):
+        save_npz(tmp_path / "x.npz", mask, format=format)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_file() -> None:
+    no_file: Any = 5
+    with pytest.raises(DTypeError, match="file: got int, expected a path"):
+        load_npz(no_file)
+    with pytest.raises(DTypeError, match="file: got int, expected a path"):
+        save_npz(no_file, masks.causal(9).tobsr())
 
 
 def test_pickles_are_refused() -> None:

@@ -341,7 +341,6 @@ def test_cupy_arrays_have_no_form_here(monkeypatch: pytest.MonkeyPatch) -> None:
         made.toarray,
         (made & masks.causal(100)).tobsr,
         lambda: made.row_words(np.zeros(1, np.int64)),
-        lambda: made._bits(np.zeros(1, np.int64), np.zeros(1, np.int64)),
     ):
         with pytest.raises(DeviceError, match=r"predicate.*got CuPy arrays"):
             ask()

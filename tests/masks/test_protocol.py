@@ -15,24 +15,14 @@ from stof_cupy import masks
 from stof_cupy.errors import (
     ArgumentError,
     DTypeError,
-    MaskError,
     OutOfBoundsError,
     ShapeError,
     StofError,
-    UnsupportedError,
 )
 from stof_cupy.masks import BsrMask
+from tests.masks.dense import random_dense
 
 SHAPES = ((0, 6), (6, 0), (1, 1), (6, 130), (63, 64), (66, 64), (129, 127), (260, 200))
-
-
-def random_dense(shape: tuple[int, int], seed: int = 0) -> np.ndarray:
-    """Elements that make empty, full and part tiles and blocks."""
-    rng = np.random.default_rng(seed)
-    kind = np.kron(rng.integers(0, 4, (5, 5)), np.ones((64, 64), int))[: shape[0], : shape[1]]
-    noise = rng.random(shape) < 0.4
-    stripes = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) % 64 < 9
-    return np.choose(kind, (False, True, stripes, noise)).astype(bool)
 
 
 def elements(x: Any) -> np.ndarray:
@@ -203,6 +193,7 @@ def test_crop_moves_tiles_not_elements() -> None:
         (DTypeError, "row"),
         (DTypeError, None),
         (DTypeError, np.s_[[0.5]]),
+        (DTypeError, np.s_[[[1], [1, 2]]]),
         (ShapeError, np.s_[np.ones(9, bool), :]),
         (ShapeError, np.s_[[1, 2], [1, 2, 3]]),
         (ShapeError, np.s_[:, [[1, 2]]]),
@@ -232,17 +223,45 @@ def test_toarray_into_out() -> None:
         BsrMask(dense).toarray(out=np.zeros((71, 70), bool))
     with pytest.raises(DTypeError, match="float64"):
         BsrMask(dense).toarray(out=np.zeros((70, 71)))
+    with pytest.raises(DTypeError, match="list, expected a NumPy array"):
+        BsrMask(dense).toarray(out=[1])
+    with pytest.raises(ArgumentError, match="read-only"):
+        BsrMask(dense).toarray(out=np.broadcast_to(np.False_, (70, 71)))
+
+
+def test_numbers_that_fit_no_int64() -> None:
+    mask = BsrMask(random_dense((70, 130)))
+    for k in (2**70, -(2**70), np.int64(2**63 - 1), -(2**63), 130, -70):
+        assert mask.diagonal(k).shape == (0,) and mask.trace(k) == 0
+    with pytest.raises(OutOfBoundsError, match=str(2**64 - 1)):
+        mask[np.array([2**64 - 1], np.uint64)]  # not the last one
+    with pytest.raises(OutOfBoundsError, match=str(2**70)):
+        mask[2**70]
+
+
+def test_index_arrays_of_small_integers() -> None:
+    dense = random_dense((260, 200))
+    for index in (np.array([3, 250], np.uint8), np.array([-3, 100], np.int8)):
+        np.testing.assert_array_equal(BsrMask(dense)[index].toarray(), dense[index])
 
 
 @pytest.mark.parametrize(
     "call",
     [
         lambda m: m.asformat("ell"),
+        lambda m: m.asformat(np.array([1, 2])),
         lambda m: m.transpose((0, 1)),
-        lambda m: m.sum(axis=2),
+        lambda m: m.transpose(np.array([0, 1])),
+        lambda m: m.transpose([[1], [1, 0]]),
+        lambda m: m.transpose("ab"),
+        lambda m: m.diagonal(1.5),
+        lambda m: m.trace("a"),
+        lambda m: m.toarray(order="X"),
         lambda m: m.tobsr((0, 1)),
+        lambda m: m.tobsr((2**31, 1)),
         lambda m: m.tobsr(4),
         lambda m: m.tocupyx("bsr"),
+        lambda m: m.tocupyx(np.array([1, 2])),
         lambda m: BsrMask(m, dtype=np.float32),
         lambda m: BsrMask((1, 2, 3, 4)),
     ],
@@ -250,134 +269,6 @@ def test_toarray_into_out() -> None:
 def test_argument_errors(call: Callable[[BsrMask], object]) -> None:
     with pytest.raises(ArgumentError, match=r"got .*expected"):
         call(BsrMask(random_dense((70, 70))))
-
-
-# ---- blocks of any size ------------------------------------------------------------------------
-
-BLOCKS = ((1, 1), (1, 3), (2, 2), (3, 5), (8, 8), (16, 64), (64, 64), (65, 7), (128, 128), (200, 1))
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_blocks_like_scipy(block: tuple[int, int]) -> None:
-    """Of whole blocks, the three arrays are scipy's; and scipy's are taken, unsorted too."""
-    shape = block[0] * max(1, 150 // block[0]), block[1] * max(1, 140 // block[1])
-    dense = random_dense(shape, 3)
-    theirs = sp.bsr_array(dense, blocksize=block)
-    theirs.sort_indices()
-    for mask in (
-        BsrMask(dense, blocksize=block),
-        BsrMask(theirs),
-        BsrMask((theirs.data, theirs.indices, theirs.indptr)),
-        BsrMask(dense).tobsr(block),
-        BsrMask(sp.csr_array(dense), blocksize=block),
-    ):
-        assert mask.blocksize == block and mask.equals(dense)
-        if mask.shape == shape:
-            for name in ("data", "indices", "indptr"):
-                np.testing.assert_array_equal(getattr(mask, name), getattr(theirs, name))
-        again = sp.bsr_array((mask.data, mask.indices, mask.indptr), shape=shape)
-        np.testing.assert_array_equal(again.toarray(), dense)
-    assert BsrMask(dense, blocksize=block).T.blocksize == block[::-1]
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-@pytest.mark.parametrize("shape", ((0, 5), (5, 0), (7, 130), (150, 67)))
-def test_blocks_at_the_edge_are_padded(shape: tuple[int, int], block: tuple[int, int]) -> None:
-    dense = random_dense(shape, 3)
-    mask = BsrMask(dense, blocksize=block)
-    assert mask.data.sum() == dense.sum()
-    assert len(mask.indptr) == -(-shape[0] // block[0]) + 1
-    back = BsrMask((mask.data, mask.indices, mask.indptr), shape)
-    assert back.blocksize == block and back.equals(dense)
-    assert (mask & ~mask).blocksize == mask[1:, 1:].blocksize == mask.tobsr().blocksize == block
-
-
-@pytest.mark.parametrize("index", (np.int32, np.int64))
-def test_block_arrays_unsorted_duplicate_and_zero(index: type) -> None:
-    """Duplicates are summed, as scipy sums them: ones cancel, booleans do not."""
-    data = np.array([[[1, 0, 2]], [[1, 1, 1]], [[-1, 5, 0]], [[0, 0, 0]]])
-    indices, indptr = np.array([1, 0, 1, 0], index), np.array([0, 3, 4], index)
-    expected = [[1, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0]]
-    assert BsrMask((data, indices, indptr)).toarray().astype(int).tolist() == expected
-    expected[0][3] = 1
-    beyond = np.array([[[1, 2]], [[0, -2]]])  # cancels out where the shape ends
-    assert BsrMask((beyond, [0, 0], [0, 2]), (1, 1)).nnz == 1
-    kept = BsrMask((data != 0, indices, indptr))
-    assert kept.toarray().astype(int).tolist() == expected
-    assert kept.indices.tolist() == [0, 1] and kept.indptr.tolist() == [0, 2, 2]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_any_blocks(data: st.DataObject) -> None:
-    block = data.draw(st.tuples(st.integers(1, 70), st.integers(1, 70)))
-    grid = data.draw(st.tuples(st.integers(0, 4), st.integers(1, 4)))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**16)))
-    counts = rng.integers(0, 5, grid[0])
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    indices = rng.integers(0, grid[1], indptr[-1])
-    values = rng.integers(-1, 2, (len(indices), *block))
-    shape = grid[0] * block[0], grid[1] * block[1]
-    mask = BsrMask((values, indices, indptr), shape)
-    mask.check_format()
-    theirs = sp.bsr_array((values, indices, indptr), shape=shape)
-    assert mask.equals(theirs.toarray() != 0)
-
-
-def test_coordinates_without_a_shape() -> None:
-    mask = BsrMask((np.ones(2), (np.array([0, 69]), np.array([2, 0]))))
-    assert mask.shape == (70, 3) and mask.nnz == 2
-    assert BsrMask((np.ones(0), (np.zeros(0), np.zeros(0)))).shape == (0, 0)
-
-
-def test_dense_of_other_types_if_bool_is_named() -> None:
-    assert BsrMask(np.array([[0.5, 0.0]]), dtype=bool).toarray().tolist() == [[True, False]]
-    assert BsrMask([[True, False]]).nnz == 1
-    with pytest.raises(MaskError, match="dtype float64, expected dtype bool"):
-        BsrMask(np.array([[0.5, 0.0]]))
-
-
-ONE = np.ones((1, 2, 2), bool)
-
-
-@pytest.mark.parametrize(
-    ("error", "match", "arg", "shape"),
-    [
-        (MaskError, r"data: got \(2, 2\)", (ONE[0], [0], [0, 1]), None),
-        (MaskError, r"data: got \(1, 0, 2\)", (ONE[:, :0], [0], [0, 1]), None),
-        (MaskError, "indices: got 2, expected 1", (ONE, [0, 1], [0, 1]), None),
-        (MaskError, "indices: got float64", (ONE, [0.0], [0, 1]), None),
-        (MaskError, "indices: got -1", (ONE, [-1], [0, 1]), None),
-        (MaskError, "indptr: got .*rising from 0 to 1", (ONE, [0], [0, 2]), None),
-        (MaskError, "indptr: got .*rising", (ONE, [0], [0, 2, 1]), None),
-        (MaskError, "indptr", (ONE, [0], []), None),
-        (MaskError, r"1 rows and 1 columns of blocks \(2, 2\)", (ONE, [0], [0, 1]), (4, 2)),
-        (MaskError, "1 rows and 4 columns", (ONE, [3], [0, 1]), (2, 4)),
-        (MaskError, "beyond the shape", (ONE, [0], [0, 1]), (1, 2)),
-        (MaskError, "beyond the shape", (ONE, [0], [0, 1]), (2, 1)),
-        (ShapeError, "one length", (np.ones(2), ([0], [1, 2])), (4, 4)),
-        (MaskError, "row: got -1", (np.ones(1), ([-1], [1])), (4, 4)),
-        (MaskError, "col: got 4 to 4.*at most 3", (np.ones(1), ([1], [4])), (4, 4)),
-        (MaskError, "col: got dtype float64", (np.ones(1), ([1], [0.5])), (4, 4)),
-        (ArgumentError, "3 arrays", (np.ones(1), ([1], [4], [1])), (4, 4)),
-        (ShapeError, r"\(-1, 4\)", (-1, 4), None),
-        (ShapeError, r"\(3, 4\), expected \(3, 5\)", (3, 4), (3, 5)),
-    ],
-)
-def test_constructor_errors(
-    error: type[Exception], match: str, arg: Any, shape: tuple[int, int] | None
-) -> None:
-    with pytest.raises(error, match=match):
-        BsrMask(arg, shape)
-
-
-def test_what_does_not_fit_memory_is_refused() -> None:
-    causal = masks.causal(65_536).tobsr()
-    with pytest.raises(UnsupportedError, match="packed"):
-        _ = causal.data
-    with pytest.raises(UnsupportedError, match="packed"):
-        _ = causal.tobsr((1, 1)).indices
-    assert causal.load_col_idx.shape == (causal.ntiles,)
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stof_cupy import masks
-from stof_cupy.errors import ArgumentError, DTypeError
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from tests.masks.dense import ALIGN, SHAPES, SIZES, aligned, check, dense
 
 
@@ -137,6 +137,16 @@ def test_blocks_that_are_not_square(shape: tuple[int, int], block: tuple[int, in
             "slash: got dtype float",
             lambda: masks.vertical_slash(8, vertical=[], slash=[0.5]),
         ),
+        (ArgumentError, "causal: got 'no'", lambda: masks.strided(8, stride=3, causal="no")),
+        (ArgumentError, "causal: got 2", lambda: masks.fixed(8, stride=3, summary=1, causal=2)),
+        (
+            ShapeError,
+            r"vertical: got \(1, 1\)",
+            lambda: masks.vertical_slash(8, vertical=[[1]], slash=[]),
+        ),
+        (ShapeError, r"slash: got \(\)", lambda: masks.vertical_slash(8, vertical=[], slash=1)),
+        (ShapeError, r"tokens: got \(\)", lambda: masks.global_tokens(8, np.array(5))),
+        (ShapeError, r"rows: got \(1, 2\)", lambda: masks.blocks((8, 8), [[0, 1]], [0, 1])),
         (ArgumentError, "random_blocks: got -1", lambda: masks.bigbird_hf(8, random_blocks=-1)),
         (ArgumentError, "block: got 0", lambda: masks.bigbird_hf(8, block=0)),
         (ArgumentError, "block: got 0", lambda: masks.blocks((8, 8), [0], [0], block=(2, 0))),
