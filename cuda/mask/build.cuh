@@ -98,7 +98,7 @@ struct Build {
       // Up to the nearest row that knows all before it, each counts.
       const u32 known = __ballot_sync(kAll, word >= kAllOf);
       const int last = known ? __ffs(known) - 1 : 31;
-      i64 t = lane <= last ? word >> 31 & kCountMask : kFits;
+      i64 t = lane <= last ? word >> 31 & kCountMask : 0;
       i64 b = lane <= last ? word & kCountMask : 0;
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
@@ -365,7 +365,7 @@ struct Build {
         p.totals[1] = saturated(bitmaps);
         p.totals[2] = last > capacity || bitmaps > p.bitmap_capacity ? kTooMany
                       : operands_overflow(p)                         ? kOperand
-                                                                     : 0;
+                                                                     : kFits;
       }
     }
     emit(p, s, row, columns, parts, warp, lane);

@@ -39,7 +39,7 @@ class Cubin:
     registers : int
         Per thread.
     spill_bytes : int
-        Spill stores and loads; 0 unless the spec has a prelude, or :func:`compile_cubin` would have
+        Spill stores and loads; 0 unless the kernel may spill, or :func:`compile_cubin` would have
         raised.
     smem_bytes : int
         Shared memory of a block: what the kernel declares plus the spec's dynamic part.
@@ -76,8 +76,8 @@ def compile_cubin(
     UnsupportedError
         If `spec` is not for `arch`, or this NVRTC does not know `arch`.
     CompileError
-        If it does not compile, spills registers though all its code is ours, or ptxas serialises
-        its wgmma (a C75xx note).
+        If it does not compile, spills registers and may not, or ptxas serialises its wgmma (a C75xx
+        note).
     """
     library = library or nvrtc.load()
     if not spec.supports(arch):
@@ -99,8 +99,7 @@ def _checked(spec: KernelSpec, arch: str, image: bytes, log: str) -> Cubin:
         raise CompileError(
             f"{spec.name} for sm_{arch}: no register count in the log of NVRTC\n{log}"
         )
-    # What a user wrote may need more registers than there are; a kernel of ours may not.
-    if spills and not spec.prelude:
+    if spills and not spec.may_spill:
         raise CompileError(f"{spec.name} for sm_{arch}: spills registers, {spills} bytes\n{log}")
     if _SERIALISED.search(log):
         raise CompileError(f"{spec.name} for sm_{arch}: ptxas serialised wgmma (C75xx)\n{log}")

@@ -93,14 +93,14 @@ def stub(spec: KernelSpec, root: Path | None = None) -> str:
     dtype = spec.params_dtype()
     fields: Mapping[str, Any] = dtype.fields or {}
     checks = "\n".join(_field_check(name, code, *fields[name][:2]) for name, code in spec.params)
+    prelude = f"{spec.prelude}\n" if spec.prelude else ""
     # Angle brackets, because quotes would look in the current directory first. __INTADDR__, because
     # NVRTC 12 has neither offsetof nor __builtin_offsetof. The structured binding compiles only if
     # it names as many members as there are.
     return f"""\
 // {spec.name} ({spec.header}, closure {closure_digest(spec.header, root)})
 #include <{spec.header}>
-{spec.prelude}
-using Kernel = {spec.type};
+{prelude}using Kernel = {spec.type};
 using Params = Kernel::Params;
 static_assert(Kernel::kThreads == {spec.threads}, "host: {spec.threads} threads");
 static_assert(Kernel::kSmemBytes == {spec.smem_bytes}, "host: {spec.smem_bytes} B of smem");

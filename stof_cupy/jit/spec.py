@@ -46,6 +46,9 @@ class KernelSpec:
     prelude : str
         C++ between the header and `type`, which may name what it declares: code that is only known
         at run time, such as a user's formula.
+    may_spill : bool
+        Whether it compiles even if it needs more registers than there are, because the code is not
+        ours.
 
     Raises
     ------
@@ -68,6 +71,7 @@ class KernelSpec:
     smem_bytes: int
     arch: str = "80+"
     prelude: str = ""
+    may_spill: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

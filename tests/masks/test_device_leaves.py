@@ -199,7 +199,7 @@ def same_bytes(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1), (1, 3), (2, 3)])
 @pytest.mark.parametrize("density", (0.001, 0.5, 1.0))
 def test_dense_arrays(lead: tuple[int, ...], density: float) -> None:
-    for shape in ((1, 1), (5, 64), (70, 200), (129, 63), (64, 1000)):
+    for shape in ((1, 1), (5, 64), (70, 200), (9, 208), (129, 63), (64, 1000)):
         array = draw(*lead, *shape) < density
         check(DenseArray(same_bytes(array)), array)
         for view in (
