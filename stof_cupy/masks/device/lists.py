@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,8 +49,6 @@ class Lists:
         As above.
     nbytes : int
         Bytes of all buffers.
-    schedule : DeviceSchedule
-        What kernels read.
     """
 
     def __init__(
@@ -71,56 +71,62 @@ class Lists:
         self._order = kernel(mask_order(), device)
         every = masks * self._rows
         small = _Memory(8 * (every + 1) + 4 * (4 + 3 * every + 2 * masks))
-        progress = small.array((every + 1,), np.uint64)
-        self._totals = small.array((4,), np.int32)  # tiles, bitmaps, overflow
-        row_ptr = small.array((masks, self._rows + 1), np.int32)
-        full_ptr = small.array((masks, self._rows), np.int32)
-        order = small.array((masks, self._rows), np.int32)
-        mask_of = small.array(program.lead, np.int32)
+        progress = small.reserve((every + 1,), np.uint64)
+        self._totals = small.reserve((4,), np.int32)  # tiles, bitmaps, overflow
+        row_ptr = small.reserve((masks, self._rows + 1), np.int32)
+        full_ptr = small.reserve((masks, self._rows), np.int32)
+        order = small.reserve((masks, self._rows), np.int32)
         # One mask is number 0 of all; of more the numbers are written once.
-        self._cleared = small.start, small.used - (mask_of.nbytes if masks > 1 else 0)
+        self._cleared = small.start, small.used + 4 * (masks == 1)
+        mask_of = small.reserve(program.lead, np.int32)
         if masks > 1:
-            mask_of[...] = cupy.arange(masks, dtype=np.int32).reshape(program.lead)
+            mask_of.array()[...] = cupy.arange(masks, dtype=np.int32).reshape(program.lead)
         self._pointers = {
-            "progress": progress.data.ptr,
-            "row_ptr": row_ptr.data.ptr,
-            "full_ptr": full_ptr.data.ptr,
-            "totals": self._totals.data.ptr,
+            "progress": progress.address,
+            "row_ptr": row_ptr.address,
+            "full_ptr": full_ptr.address,
+            "totals": self._totals.address,
         }
         known = None
         if capacity is None:
             known = self._measure()
             capacity = self.totals()
             check_count("mask", capacity[0])
-        self.capacity = tiles, bitmaps = capacity
+        self.capacity = tiles, part = capacity
         words = (
-            ((bitmaps, rows // 16, 32, cols // TILE), np.uint32)
+            ((part, rows // 16, 32, cols // TILE), np.uint32)
             if layout == "accumulator"
-            else ((bitmaps, rows * cols // TILE), np.uint64)
+            else ((part, rows * cols // TILE), np.uint64)
         )
-        large = _Memory(bitmaps * rows * cols // 8 + 8 * tiles)
-        schedule = self.schedule = DeviceSchedule(
-            row_ptr=row_ptr,
-            full_ptr=full_ptr,
-            bitmaps=large.array(*words),
-            cols=large.array((tiles,), np.int32),
-            bitmap_id=large.array((tiles,), np.int32),
-            order=order,
-            mask_of=mask_of,
-            groups=None,
-            overflow=self._totals[2:3],
-        )
-        arrays = (schedule.cols, schedule.bitmap_id, schedule.bitmaps)
-        addresses = [array.data.ptr for array in arrays]
+        large = _Memory(part * rows * cols // 8 + 8 * tiles)
+        bitmaps = large.reserve(*words)
+        columns = large.reserve((tiles,), np.int32)
+        bitmap_id = large.reserve((tiles,), np.int32)
+        addresses = columns.address, bitmap_id.address, bitmaps.address
         self._packed = self._params(capacity, *addresses)
         self._order_packed = self._order.pack(
-            row_ptr=row_ptr.data.ptr, order=order.data.ptr, rows=self._rows
+            row_ptr=row_ptr.address, order=order.address, rows=self._rows
         )
+        self._reserved = {
+            "row_ptr": row_ptr,
+            "full_ptr": full_ptr,
+            "cols": columns,
+            "bitmap_id": bitmap_id,
+            "bitmaps": bitmaps,
+            "order": order,
+            "mask_of": mask_of,
+        }
         self.nbytes = small.size + large.size
         if known is None:
             self.build()
         else:
             self._launch(self._params(capacity, *addresses, known=known.ptr))
+
+    @cached_property
+    def schedule(self) -> DeviceSchedule:
+        """What kernels read."""
+        arrays = {name: each.array() for name, each in self._reserved.items()}
+        return DeviceSchedule(**arrays, groups=None, overflow=self._totals.array()[2:3])
 
     def build(self) -> None:
         """Fill the lists on the current stream."""
@@ -181,12 +187,12 @@ class Lists:
 
     def totals(self) -> tuple[int, int]:
         """Return how many tiles and bitmaps the mask lists; waits for the current stream."""
-        tiles, bitmaps = self._totals[:2].get().tolist()
+        tiles, bitmaps = self._totals.array()[:2].get().tolist()
         return tiles, bitmaps
 
     def check(self) -> tuple[int, int]:
         """Return `totals`, or raise MaskError if the lists are not to be used."""
-        *needed, wrong = self._totals[:3].get().tolist()
+        *needed, wrong = self._totals.array()[:3].get().tolist()
         if wrong == _OPERAND:
             hint = "its own check() says what it needs"
             raise MaskError(mismatch("mask", "one that did not fit", "operands that fit", hint))
@@ -199,8 +205,26 @@ class Lists:
         return needed[0], needed[1]
 
 
+@dataclass(frozen=True)
+class _Reserved:
+    """Where an array is; making a CuPy array of it costs a microsecond, so that is put off."""
+
+    pointer: Any
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def address(self) -> int:
+        return int(self.pointer.ptr)
+
+    def array(self) -> Any:
+        import cupy
+
+        return cupy.ndarray(self.shape, self.dtype, self.pointer)
+
+
 class _Memory:
-    """Arrays cut from one allocation, which costs less time than one each."""
+    """Room for arrays in one allocation, which takes less time than one each."""
 
     def __init__(self, size: int) -> None:
         import cupy
@@ -208,13 +232,11 @@ class _Memory:
         self.size, self.used = size, 0
         self.start = cupy.cuda.alloc(size)
 
-    def array(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def reserve(self, shape: tuple[int, ...], dtype: Any) -> _Reserved:
         """Return the next array; those of wide elements come first, so that all are aligned."""
-        import cupy
-
-        array = cupy.ndarray(shape, dtype, self.start + self.used)
-        self.used += array.nbytes
-        return array
+        reserved = _Reserved(self.start + self.used, shape, dtype)
+        self.used += math.prod(shape) * np.dtype(dtype).itemsize
+        return reserved
 
 
 def _check(tile: tuple[int, int], layout: Layout, shape: tuple[int, int]) -> tuple[int, int]:

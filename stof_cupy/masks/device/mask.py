@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from stof_cupy.errors import ArgumentError, DeviceError, MissingDependencyError, mismatch
+from stof_cupy.errors import ArgumentError, DeviceError, mismatch
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.check import at_least
 from stof_cupy.masks.device import on_cuda
@@ -224,11 +224,12 @@ def stated(tiles: int | None, bitmaps: int | None) -> tuple[int, int] | None:
 
 
 def _current() -> int:
-    from stof_cupy.jit import device
-
+    """Return the number of CuPy's current device."""
     try:
-        return device.current()
-    except (DeviceError, MissingDependencyError) as error:
+        from cupy.cuda import runtime
+
+        return int(runtime.getDevice())
+    except Exception as error:  # no CuPy, no driver or no GPU shows itself in many types
         hint = "without one, masks are built on the CPU: .tobsr()"
         expected = "an NVIDIA GPU, and CuPy for it"
         raise DeviceError(mismatch("device", "none that CuPy can use", expected, hint)) from error
