@@ -172,8 +172,6 @@ _SCORE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "bool": 3}
 
 
 def _scores(builder: Builder, leaf: DeviceScores) -> _Lowered:
-    import cupy
-
     scores, threshold = leaf.scores, leaf.threshold
     builder.kept.append(scores)
     address = _address(scores)
@@ -183,6 +181,8 @@ def _scores(builder: Builder, leaf: DeviceScores) -> _Lowered:
     thresholds: Any = 0
     rows: tuple[int, ...] = (0, 0, 0)
     if leaf.top is not None:
+        import cupy
+
         buffer = cupy.empty((*builder.lead, scores.shape[-2], 2), np.int32)
         builder.prepare.append(cut_scores(scores, builder.lead, leaf.top, buffer))
         builder.kept.append(buffer)
