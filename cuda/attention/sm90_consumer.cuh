@@ -32,7 +32,7 @@ struct Consumer {
   // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
-  static constexpr bool kTurns = K::kWarpgroups > 1;
+  static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
   enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };  // each plus the warpgroup's number
 
   const Params& p;
@@ -67,11 +67,11 @@ struct Consumer {
     while (true) {
       const u32 buffer = rows.buffer();
       wait(K::full(smem, K::kRowBarriers, buffer), rows.full(), kRowFull);
-      const uint4 counts = ptx::load_shared_16(smem + K::kRowInfo + buffer * sizeof(Row) + 16);
-      if (static_cast<int>(counts.x) < 0) break;
+      const Row row = Row::load(K::row_info(smem, buffer));
+      if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
-      attend(counts.x, counts.y, counts.z, counts.w);
-      store(counts.y > 0);
+      attend(row.tiles, row.masked, row.parts, row.limit);
+      store();
       rows.advance();
       queries.advance();
     }
@@ -113,6 +113,7 @@ struct Consumer {
 
   template <bool kMasked>
   __device__ __forceinline__ void step(int i, int masked, int parts, int limit) {
+    if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i, masked, parts, limit);
     float s[K::kN / 2];
     Bits bits;
     const RingPosition<K::kStages> before = tiles;
@@ -122,8 +123,7 @@ struct Consumer {
     multiply_qk(s);
     if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
     if (kRescaleFirst) rescale_output();
-    wait(K::full(smem, K::kVBarriers, before.buffer()), before.full(), kVFull);
-    multiply_pv(before);
+    start_pv(before);
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
     ptx::wgmma_wait<1>();
     ptx::pin(s);
@@ -136,11 +136,40 @@ struct Consumer {
     if (!kRescaleFirst) rescale_output();
   }
 
+  // The same with one product after the other, for CTAs that share an SM and its registers: one's
+  // softmax runs under another's products.
+  template <bool kMasked>
+  __device__ __forceinline__ void step_in_sequence(int i, int masked, int parts, int limit) {
+    if (kRescaleFirst) rescale_output();
+    start_pv(tiles);
+    finish_pv();
+    float s[K::kN / 2];
+    Bits bits;
+    wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
+    multiply_qk(s);
+    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    release_k<kMasked>();
+    take_weights<kMasked>(s, bits);
+    pack(s);
+    if (!kRescaleFirst) rescale_output();
+  }
+
   __device__ __forceinline__ void last() {
     if (kRescaleFirst) rescale_output();
-    wait(K::full(smem, K::kVBarriers, tiles.buffer()), tiles.full(), kVFull);
-    multiply_pv(tiles);
+    start_pv(tiles);
     softmax.finish();
+    finish_pv();
+  }
+
+  __device__ __forceinline__ void start_pv(RingPosition<K::kStages> position) {
+    wait(K::full(smem, K::kVBarriers, position.buffer()), position.full(), kVFull);
+    multiply_pv(position);
+  }
+
+  // Of the tile whose keys came last, before those of another.
+  __device__ __forceinline__ void finish_pv() {
     ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(tiles);
@@ -231,28 +260,25 @@ struct Consumer {
 
   __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
 
-  __device__ __forceinline__ void store(bool masked) {
+  __device__ __forceinline__ void store() {
     const u32 buffer = rows.buffer();
-    const u32 info = smem + K::kRowInfo + buffer * sizeof(Row);
-    const uint4 where = ptx::load_shared_16(info);
-    const int q_tile = where.x, head = where.y, batch = where.z;
-    const bool poison = where.w != 0;
-    const int first_row = q_tile * K::kM + group * 64;
+    const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers
+    const int first_row = row.q_tile * K::kM + group * 64;
     Epilogue<K> epilogue{p, smem + K::kQ + queries.buffer() * K::kBufferQ, group, thread};
-    epilogue.store_lse(softmax, poison, first_row, head, batch);
+    epilogue.store_lse(softmax, first_row, row);
 
-    const float inverse[2] = {poison ? kNaN : softmax.inverse_sum(0),
-                              poison ? kNaN : softmax.inverse_sum(1)};
+    const float inverse[2] = {row.poison ? kNaN : softmax.inverse_sum(0),
+                              row.poison ? kNaN : softmax.inverse_sum(1)};
 #pragma unroll
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= inverse[i / 2 % 2];
     sync_warpgroup();  // nobody reads the queries any more
     const bool finite = epilogue.stage(o);
     // Of a masked key, a value that is not finite has still come through, as 0 * NaN.
-    if (masked && !finite) epilogue.compute_again(softmax, info, first_row, head, batch);
+    if (row.masked > 0 && !finite) epilogue.compute_again(softmax, first_row, row);
     ptx::fence_async_proxy();
     sync_warpgroup();
     if (leader) {
-      epilogue.send(first_row, head, batch);
+      epilogue.send(first_row, row);
       ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
       if (K::kQueries == 1) {
         ptx::bulk_wait_read();

@@ -46,41 +46,36 @@ struct Epilogue {
     return !__any_sync(0xffffffff, (zero & 0x7fff7fff) != 0);
   }
 
-  __device__ __forceinline__ void send(int first_row, int head, int batch) const {
+  __device__ __forceinline__ void send(int first_row, const Row& row) const {
 #pragma unroll
     for (int slab = 0; slab < K::kSlabsV; ++slab)
       ptx::tma_store(p.map_out, buffer + slab * K::kSlabBytesQ + group * 64 * 128, 64 * slab,
-                     first_row, head, batch);
+                     first_row, row.head, row.batch);
     ptx::bulk_commit();
   }
 
-  __device__ __forceinline__ void store_lse(const OnlineSoftmax& softmax, bool poison,
-                                            int first_row, int head, int batch) const {
+  __device__ __forceinline__ void store_lse(const OnlineSoftmax& softmax, int first_row,
+                                            const Row& row) const {
     if (p.lse == nullptr || thread % 4 != 0) return;
     constexpr float kLn2 = 0.6931471805599453f;
-    float* lse = p.lse + (static_cast<i64>(batch) * p.heads + head) * p.seq_q;
+    float* lse = p.lse + (static_cast<i64>(row.batch) * p.heads + row.head) * p.seq_q;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-      if (row < p.seq_q) lse[row] = poison ? kNaN : softmax.log2_sum_exp(r) * kLn2;
+      const int at = first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+      if (at < p.seq_q) lse[at] = row.poison ? kNaN : softmax.log2_sum_exp(r) * kLn2;
     }
   }
 
   // The warp's sixteen rows once more, key by key, with only the values that count. It is slow, and
   // runs only if values that are not finite stand in tiles with masked keys.
-  __device__ __forceinline__ void compute_again(const OnlineSoftmax& softmax, u32 info,
-                                                int first_row, int head, int batch) const {
+  __device__ __forceinline__ void compute_again(const OnlineSoftmax& softmax, int first_row,
+                                                const Row& info) const {
     constexpr int kEachQk = (K::kDimQk + 31) / 32, kEachV = (K::kDimV + 31) / 32;
     const int warp = thread / 32, lane = thread % 32;
-    const uint4 counts = ptx::load_shared_16(info + 16);
-    const uint4 lists = ptx::load_shared_16(info + 32);
-    Row tiles;
-    tiles.tiles = counts.x, tiles.masked = counts.y, tiles.parts = counts.z;
-    tiles.limit = counts.w, tiles.first = lists.x, tiles.last = lists.y;
-    const i64 kv_head = head / p.heads_per_kv;
-    const T* q = p.q + batch * p.q_batch + head * p.q_head;
-    const T* k = p.k + batch * p.k_batch + kv_head * p.k_head;
-    const T* v = p.v + batch * p.v_batch + kv_head * p.v_head;
+    const i64 kv_head = info.head / p.heads_per_kv;
+    const T* q = p.q + info.batch * p.q_batch + info.head * p.q_head;
+    const T* k = p.k + info.batch * p.k_batch + kv_head * p.k_head;
+    const T* v = p.v + info.batch * p.v_batch + kv_head * p.v_head;
     const float norm[2] = {softmax.log2_sum_exp(0), softmax.log2_sum_exp(1)};
 
 #pragma unroll 1
@@ -98,26 +93,26 @@ struct Epilogue {
       for (int i = 0; i < kEachV; ++i) out[i] = 0.f;
 
 #pragma unroll 1
-      for (int i = 0; i < tiles.tiles; ++i) {
-        const int entry = tiles.entry(i);
-        const i64 first_key = static_cast<i64>(p.cols ? p.cols[entry] : entry) * K::kN;
-        const int keys = i == tiles.masked - 1 ? tiles.limit : K::kN;
-        const u32* bits = i < tiles.parts ? p.bitmaps + static_cast<i64>(p.bitmap_id[entry]) *
-                                                            (K::kBitmapBytes / 4)
-                                          : nullptr;
+      for (int i = 0; i < info.tiles; ++i) {
+        const int entry = info.entry(i);
+        const int keys = i == info.masked - 1 ? info.limit : K::kN;
+        const int id = i < info.parts ? p.bitmap_id[entry] : -1;
+        const u32* bits =
+            id < 0 ? nullptr : p.bitmaps + static_cast<i64>(id) * (K::kBitmapBytes / 4);
 #pragma unroll 1
         for (int key = 0; key < keys; ++key) {
           if (bits != nullptr && !kept(bits, warp, r, key)) continue;
+          const i64 at = position(entry, i < info.parts, key);
           float score = 0.f;
 #pragma unroll
           for (int e = 0; e < kEachQk; ++e)
             if (lane + 32 * e < p.dim_qk)
-              score += query[e] * ptx::to_float(k[(first_key + key) * p.k_row + lane + 32 * e]);
+              score += query[e] * ptx::to_float(k[at * p.k_row + lane + 32 * e]);
           const float weight = ptx::exp2(fmaf(warp_sum(score), p.scale_log2, -origin));
 #pragma unroll
           for (int e = 0; e < kEachV; ++e)
             if (lane + 32 * e < p.dim_v)
-              out[e] += weight * ptx::to_float(v[(first_key + key) * p.v_row + lane + 32 * e]);
+              out[e] += weight * ptx::to_float(v[at * p.v_row + lane + 32 * e]);
         }
       }
 #pragma unroll
@@ -125,6 +120,13 @@ struct Epilogue {
         ptx::store_shared_2(address(16 * warp + r, 4 * i + lane / 8) + lane % 8 * 2,
                             ptx::from_float<T>(out[i]).bits);
     }
+  }
+
+  // Where in the sequence key `key` of a listed tile stands.
+  __device__ __forceinline__ i64 position(int entry, bool part, int key) const {
+    const i64 col = p.cols ? p.cols[entry] : entry;
+    if (!K::kPacked || !part) return col * K::kN + key;
+    return static_cast<i64>(p.groups[col * K::kGroups + key / 8]) * 8 + key % 8;
   }
 
   // The bit of key `key` for row r of a warp's sixteen, as MaskBits counts them.

@@ -1,13 +1,13 @@
 // Which rows (query tiles of a head) a CTA computes: the scheduling warp of the sm_90a attention.
 //
 // CTAs stay for many rows. Each takes the next one off a counter, one row ahead of its own work, so
-// that nobody waits for the look-ups. Rows come longest first, but not over all heads: a section of
-// heads whose keys and values fit into L2 is done before the next.
+// that nobody waits for the look-ups. Rows come longest first: those that are long beside a CTA's
+// share of the work first of all heads, then the others of a section of heads, whose keys and
+// values fit into L2, before those of the next.
 #pragma once
 
 #include "attention/sm90_shape.cuh"
 #include "pipeline.cuh"
-#include "ptx/shared.cuh"
 
 namespace stof::attention::sm90 {
 
@@ -34,10 +34,7 @@ struct Scheduler {
       const bool more = ticket < total;
       const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};
       if (lane == 0) {
-        const u32 to = smem + K::kRowInfo + buffer * sizeof(Row);
-        ptx::store_shared_16(to, make_uint4(row.q_tile, row.head, row.batch, row.poison));
-        ptx::store_shared_16(to + 16, make_uint4(row.tiles, row.masked, row.parts, row.limit));
-        ptx::store_shared_16(to + 32, make_uint4(row.first, row.last, row.clear, 0));
+        row.store(K::row_info(smem, buffer));
         ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
       }
       if (!more) break;
@@ -56,12 +53,17 @@ struct Scheduler {
   }
 
   __device__ __forceinline__ Row find(int ticket, int q_tiles) {
-    const int per_section = p.section * q_tiles;
-    const int first_head = ticket / per_section * p.section;
-    const int heads_here = min(p.section, p.batch * p.heads - first_head);
-    const int within = ticket % per_section;
-    const int slot = within / heads_here;
-    const int of_all = first_head + within % heads_here;
+    const int all_heads = p.batch * p.heads;
+    const int rest = ticket - p.long_slots * all_heads;
+    const int per_section = p.section * (q_tiles - p.long_slots);
+    int slot = ticket / all_heads;
+    int of_all = ticket % all_heads;
+    if (rest >= 0) {
+      const int first_head = rest / per_section * p.section;
+      const int heads_here = min(p.section, all_heads - first_head);
+      slot = p.long_slots + rest % per_section / heads_here;
+      of_all = first_head + rest % per_section % heads_here;
+    }
 
     Row row;
     row.batch = of_all / p.heads;
@@ -92,7 +94,8 @@ struct Scheduler {
     if (length % K::kN != 0) {
       // Keys ascend in both lists, so the tile that is cut is the last of one of them.
       const bool full = fulls > 0 && column(row.last) == reached - 1;
-      const bool part = row.parts > 0 && column(row.first + row.parts - 1) == reached - 1;
+      const bool part =
+          !K::kPacked && row.parts > 0 && column(row.first + row.parts - 1) == reached - 1;
       row.masked += full;
       if (full || part) {
         row.limit = length % K::kN;

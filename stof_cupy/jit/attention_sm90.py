@@ -58,6 +58,8 @@ class Sm90Config:
         Buffers for query tiles, 1 or 2.
     blocks : int
         CTAs that share an SM.
+    packed : bool
+        Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
     """
@@ -69,6 +71,7 @@ class Sm90Config:
     stages: int = 2
     queries: int = 2
     blocks: int = 1
+    packed: bool = False
     bounded: bool = False
 
     @property
@@ -92,11 +95,21 @@ class Sm90Config:
         return queries + self.stages * (tiles + bitmap) + _ROWS * _ROW_BYTES + 8 * barriers
 
     @property
-    def registers(self) -> int:
-        """Registers of a thread that multiplies."""
+    def tile_registers(self) -> int:
+        """Registers of a thread that hold scores, weights and output."""
+        return self.n // 2 + self.n // 4 + self.dim_v // 2
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread that multiplies, and of one that loads."""
         launched = 65536 // (self.threads * self.blocks) // 8 * 8
-        loader = 40 if self.warpgroups < 3 and self.blocks == 1 else 32
-        return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8)
+        loader = 32 if self.warpgroups == 3 and self.tile_registers > 120 else 40
+        return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8), loader
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether there are registers to run both products of a step together."""
+        return self.tile_registers + _REGISTERS_BESIDE <= self.registers[0]
 
     def fault(self) -> str | None:
         """Return why there is no such kernel, or None.
@@ -104,8 +117,8 @@ class Sm90Config:
         Examples
         --------
         >>> Sm90Config(128, 128, n=128, warpgroups=2).fault()
-        >>> Sm90Config(128, 128, n=192, warpgroups=2).fault()
-        'registers: got 208, expected at most 200 for scores, weights and output'
+        >>> Sm90Config(256, 256, n=160, warpgroups=2).fault()
+        'registers: got 208, expected at most 200 for scores and output'
         """
         if self.dim_qk not in SM90_DIMS or self.dim_v not in SM90_DIMS:
             return mismatch("head dims", (self.dim_qk, self.dim_v), f"of {SM90_DIMS}")
@@ -120,10 +133,12 @@ class Sm90Config:
         fewest = 2 if self.warpgroups == 1 else 1
         if not fewest <= self.blocks <= 3:
             return mismatch("blocks", self.blocks, f"{fewest} to 3")
-        needed, most = self.n // 2 + self.n // 4 + self.dim_v // 2, self.registers
-        if needed > most - _REGISTERS_BESIDE:
-            expected = f"at most {most - _REGISTERS_BESIDE} for scores, weights and output"
-            return mismatch("registers", needed, expected)
+        most = self.registers[0] - _REGISTERS_BESIDE
+        needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
+        if needed > most:
+            return mismatch("registers", needed, f"at most {most} for scores and output")
+        if self.packed and self.registers[1] < 40:
+            return mismatch("registers", self.tile_registers, "at most 120 if packed")
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
         if self.smem_bytes > limit:
             return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
@@ -134,13 +149,15 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        return f"{dims}_{self.m}x{self.n}_{buffers}" + ("_bounded" if self.bounded else "")
+        variant = ("_packed" if self.packed else "") + ("_bounded" if self.bounded else "")
+        return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
 
 
 SM90_CONFIGS = (
     Sm90Config(64, 64, n=128, warpgroups=3),
     Sm90Config(64, 64, n=128, warpgroups=2),
     Sm90Config(64, 64, n=64, warpgroups=1, blocks=3),
+    Sm90Config(64, 64, n=64, warpgroups=2, blocks=2),
     Sm90Config(96, 96, n=128, warpgroups=2),
     Sm90Config(96, 96, n=64, warpgroups=1, queries=1, blocks=2),
     Sm90Config(128, 128, n=128, warpgroups=2),
@@ -166,20 +183,21 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     if wrong is not None:
         raise UnsupportedError(wrong)
     t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    arguments = (config.dim_qk, config.dim_v, config.n, config.warpgroups)
-    arguments += (config.stages, config.queries, config.blocks)
-    pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps"]
-    pointers += ["order", "mask_of", "kv_lengths", "overflow", "counter", "report"]
+    arguments = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
+    arguments += [config.queries, config.blocks]
+    variant = [str(flag).lower() for flag in (config.packed, config.bounded)]
+    maps = [f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group")]
+    pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "groups"]
+    pointers += ["bitmaps", "order", "mask_of", "kv_lengths", "overflow", "counter", "report"]
     strides = [f"{array}_{axis}" for array in "qkv" for axis in ("batch", "head", "row")]
-    sizes = ["mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section"]
+    sizes = ["mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"]
     sizes += ["seq_q", "seq_k", "dim_qk", "dim_v"]
     return KernelSpec(
         name=f"attention_sm90_{t}_{config.name}",
         header="attention/sm90.cuh",
-        type=f"stof::attention::Sm90<stof::{t}, {', '.join(map(str, arguments))}, "
-        f"{str(config.bounded).lower()}>",
+        type=f"stof::attention::Sm90<{', '.join([f'stof::{t}', *map(str, arguments), *variant])}>",
         params=(
-            *((f"map_{array}", TENSOR_MAP) for array in ("q", "k", "v", "out")),
+            *((name, TENSOR_MAP) for name in maps),
             *((name, "u8") for name in pointers),
             *((name, "i8") for name in strides),
             *((name, "i4") for name in sizes),

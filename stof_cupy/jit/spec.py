@@ -103,7 +103,8 @@ class KernelSpec:
         names, codes = zip(*self.params, strict=True)
         size = _up(at, _TENSOR_MAP_ALIGNMENT)
         layout: Any = {"names": names, "formats": codes, "offsets": offsets, "itemsize": size}
-        return np.dtype(layout)
+        made: np.dtype[Any] = np.dtype(layout)
+        return made
 
     def supports(self, arch: str) -> bool:
         """Whether the kernel can be compiled for `arch`, e.g. ``"89"`` or ``"90a"``."""

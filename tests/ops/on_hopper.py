@@ -70,6 +70,7 @@ def attend(
     overflow: bool = False,
     ctas: int = 3,
     section: int = 2,
+    long_slots: int = 0,
     seed: int = 0,
 ) -> np.ndarray:
     """Run the kernel with a few CTAs, one after the other; return the LSE."""
@@ -87,10 +88,14 @@ def attend(
             fields[f"{name}_{axis}"] = step // 2
         fields[f"map_{name}"] = tensor_map(x, rows)
     fields["map_out"] = tensor_map(out, 64)
+    fields["map_k_group"], fields["map_v_group"] = tensor_map(k, 8), tensor_map(v, 8)
     names = ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of")
-    fields |= dict.fromkeys((*names, "mask_batch", "mask_head", "overflow"), 0)
+    fields |= dict.fromkeys((*names, "groups", "mask_batch", "mask_head", "overflow"), 0)
     if mask is not None:
-        lists = mask.schedule((config.m, config.n), layout="accumulator")
+        tile = (config.m, config.n)
+        lists = mask.schedule(tile, layout="accumulator", packed=config.packed)
+        if config.packed:
+            fields["groups"] = lists.groups.ctypes.data
         fields |= {name: getattr(lists, name).ctypes.data for name in names}
         fields["mask_batch"], fields["mask_head"] = lists.mask_strides(batch, heads)
         fields["overflow"] = flag.ctypes.data
@@ -104,6 +109,7 @@ def attend(
         "heads": heads,
         "heads_per_kv": heads // k.shape[1],
         "section": min(section, batch * heads),
+        "long_slots": min(long_slots, -(-seq_q // config.m)),
         "seq_q": seq_q,
         "seq_k": k.shape[2],
         "dim_qk": dim_qk,
