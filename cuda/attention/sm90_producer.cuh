@@ -189,6 +189,7 @@ struct Producer {
   __device__ __forceinline__ void fill_bitmap(u32 at) const {
     for (int byte = 16 * lane; byte < K::kBitmapBytes; byte += 16 * 32)
       ptx::store_shared_16(at + byte, make_uint4(~0u, ~0u, ~0u, ~0u));
+    ptx::fence_async_proxy();  // a copy may overwrite it later
   }
 
   // Values beyond the length may be anything, NaN too, and even a weight of 0 would bring that into

@@ -52,7 +52,7 @@ extern "C" int launch(const void* packed, unsigned grid, unsigned seed) {{
 }}
 """
 _REPLACED = ("convert", "math", "mbarrier", "packed", "shared", "stmatrix", "sync", "tma", "wgmma")
-_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
+_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
 # Undefined behaviour, shifts and overflows among it, ends the process.
 _STRICT = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_the_code_with_packed_keys(seed: int) -> None:
     case.kv_lengths = None
     if seed % 3 == 0:  # whole columns: packed tiles without a bitmap, and values that do not count
         keep = np.repeat(rng(seed).random(-(-case.k.shape[2] // 8)) < 0.5, 8)[: case.k.shape[2]]
-        case.mask = masks.BsrMask(np.broadcast_to(keep, (case.q.shape[2], len(keep))).copy())
+        case.mask = masks.BsrMask(keep | np.zeros((case.q.shape[2], 1), bool))
         case.v[:, :, ~keep] = np.nan
     compare(case, *run_on_cpu(PACKED, case, ctas=1 + seed % 4, seed=seed))
 
@@ -149,18 +150,18 @@ def test_the_code_on_views(layout: str) -> None:
 def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
     """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
     g = rng(4)
-    q, k, v = (random_array(g, (1, 2, 150, 64), "bfloat16") for _ in range(3))
-    mask = g.random((150, 150)) < 0.5
+    q, k, v = (random_array(g, (1, 2, 120, 64), "bfloat16") for _ in range(3))
+    mask = g.random((120, 120)) < 0.3
     mask[:, [3, 77]] = False
-    mask[:100, 140] = False
+    mask[:70, 110] = False
     mask[20] = False
     k[:, :, 3] = np.nan
     v[:, :, 77] = np.inf
-    v[:, 0, 140, ::3] = np.nan
-    v[:, 1, 140, 1::3] = -np.inf
+    v[:, 0, 110, ::3] = np.nan
+    v[:, 1, 110, 1::3] = -np.inf
     case = Case(q, k, v, masks.BsrMask(mask))
     exact, _, _ = case.oracle()
-    assert np.isnan(exact).any() and np.isfinite(exact[:, :, :100]).all()
+    assert np.isnan(exact).any() and np.isfinite(exact[:, :, :70]).all()
     compare(case, *run_on_cpu(config, case))
 
 
@@ -293,15 +294,16 @@ def run_on_gpu(
 
 
 def configs(dtype: str) -> list[Any]:
-    extra = (ODD, HALF_SLAB, WIDE, replace(BIG, bounded=True))
+    extra = (ODD, HALF_SLAB, WIDE, replace(BIG, bounded=True))  # packed ones take no lengths
     return [pytest.param(c, dtype, id=f"{c.name}-{dtype}") for c in (*SM90_CONFIGS, *extra)]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("config, dtype", [*configs("bfloat16"), *configs("float16")])
 def test_random_cases(hopper: Any, config: Sm90Config, dtype: str) -> None:
-    sizes = (1, 2, 15, 63, 64, 65, 127, 128, 130, 257, 321, 700)
-    for seed in range(40):
+    sizes = (1, 15, 64, 65, 127, 130, 257, 321, 400)
+    first = zlib.crc32(config.name.encode()) % 1000
+    for seed in range(first, first + 10):
         case = Case.draw(seed, config, dtype, sizes)
         views = tuple(rng(seed + 10_000).choice(("", "rows", "slice", "transposed"), 3))
         compare(case, *run_on_gpu(hopper, config, case, views))
@@ -350,16 +352,47 @@ def test_many_rows_for_each_cta(hopper: Any, config: Sm90Config) -> None:
     dense = np.abs(np.arange(1024)[:, None] - np.arange(1024)) <= 150
     dense[100:400] = False
     dense[900:, :] = True
-    shapes = [(4, 48, 1024, config.dim_qk), (4, 6, 1024, config.dim_qk), (4, 6, 1024, config.dim_v)]
+    shapes = [(2, 48, 1024, config.dim_qk), (2, 6, 1024, config.dim_qk), (2, 6, 1024, config.dim_v)]
     q, k, v = (random_array(g, shape, "bfloat16") for shape in shapes)
     case = Case(q, k, v, masks.BsrMask(dense))
     out, lse = run_on_gpu(hopper, config, case)
     again, _ = run_on_gpu(hopper, config, case)
     assert hopper.array_equal(out.view("u2"), again.view("u2"))
-    for b, h in ((0, 0), (1, 17), (3, 47)):
+    for b, h in ((0, 0), (0, 17), (1, 47)):
         some = slice(h // 8, h // 8 + 1)
         one = Case(q[b : b + 1, h : h + 1], k[b : b + 1, some], v[b : b + 1, some], case.mask)
         compare(one, out[b : b + 1, h : h + 1].get(), lse[b : b + 1, h : h + 1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [PACKED, replace(BIG, packed=True)], ids=lambda c: c.name)
+def test_packed_keys(hopper: Any, config: Sm90Config) -> None:
+    for seed in range(16):
+        case = Case.draw(seed, config, DTYPES[seed % 2], (1, 15, 64, 130, 321, 700))
+        case.kv_lengths = None
+        if case.mask is None:
+            columns = rng(seed).random(case.k.shape[2]) < 0.1
+            case.v[:, :, ~columns] = np.nan
+            case.mask = masks.BsrMask(columns | np.zeros((case.q.shape[2], 1), bool))
+        compare(case, *run_on_gpu(hopper, config, case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [20, 33, 63, 100])
+def test_rows_that_end_within_16_bytes(hopper: Any, dim: int) -> None:
+    """Their strides are multiples of 16 bytes, and what lies between them is not touched."""
+    g = rng(dim)
+    case = Case(*(random_array(g, (2, 3, 100, dim), "float16") for _ in range(3)))
+    wide = [poison((2, 3, 100, 104), np.float16, hopper) for _ in range(4)]
+    q, k, v, out = (x[..., :dim] for x in wide)
+    for x, from_ in zip((q, k, v), (case.q, case.k, case.v), strict=True):
+        x[...] = hopper.asarray(from_)
+    for config in attention_sm90.candidates(problem_of(case)):
+        out.fill(np.nan)
+        arguments = (config, problem_of(case), q, k, v, None, dim**-0.5, None, True, out)
+        _, lse = attention_sm90.launch(*arguments)
+        compare(case, out, lse.get())
+        assert hopper.isnan(wide[3][..., dim:]).all()
 
 
 @pytest.mark.gpu
