@@ -38,8 +38,8 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Ends the kernel with an error, by a store to address 8. Not `trap`: where it stands, ptxas gives no
-// thread more registers than at the launch.
+// Ends the kernel with an error, by a store to address 8. Not `trap`: where it stands, ptxas gives
+// no thread more registers than at the launch.
 __device__ __forceinline__ void fault() {
   asm volatile("st.global.u32 [%0], 0;" ::"l"(u64{8}) : "memory");
 }
