@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -272,6 +273,7 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs: list[KernelSpec] = []
     for dtype in _SHORT:
         specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
+        specs += [attention_sm90(dtype, config) for config in SM90_CONFIGS]
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},
