@@ -17,7 +17,13 @@ struct Index {
   unsigned x, y, z;
 };
 Index threadIdx, blockIdx;
+using std::max;
 using std::min;
+
+struct uint4 {
+  unsigned x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 namespace host {
 
@@ -70,6 +76,17 @@ inline void start() {
   threads[me].done = true;
   ++progress;
   swapcontext(&threads[me].context, &scheduler);
+}
+
+// The value of the lane of the same warp that has number `from`.
+template <typename T>
+T shuffle(T value, int from) {
+  long long bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = gathered(shuffled[threadIdx.x / 32], 32, bits,
+                  [&](int i, long long v) { return i == from ? v : 0; });
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 // Runs one CTA; false if its threads wait for each other forever.
@@ -125,6 +142,26 @@ inline unsigned __shfl_up_sync(unsigned, unsigned x, int by) {
                         [&](int i, long long v) { return i == (from < 0 ? lane : from) ? v : 0; });
 }
 
+template <typename T>
+T __shfl_sync(unsigned, T x, int from, int width = 32) {
+  const int lane = threadIdx.x % 32;
+  return host::shuffle(x, lane / width * width + from % width);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int by) {
+  return host::shuffle(x, threadIdx.x % 32 ^ by);
+}
+
+inline void __syncwarp() { __ballot_sync(~0u, true); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+inline float __int_as_float(int bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline void atomicAdd(unsigned* to, unsigned x) { *to += x; }
@@ -148,5 +185,35 @@ inline float to_float(f16 x) {
                                     : std::ldexp(1.f * fraction, -24);
   return x.bits >> 15 ? -size : size;
 }
+
+template <typename T>
+T from_float(float x);
+
+template <>
+inline bf16 from_float<bf16>(float x) {
+  u32 bits;
+  std::memcpy(&bits, &x, 4);
+  if (std::isnan(x)) return {0x7fff};
+  return {static_cast<u16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+template <>
+inline f16 from_float<f16>(float x) {
+  const u32 sign = std::signbit(x) ? 0x8000 : 0;
+  const float size = std::fabs(x);
+  if (std::isnan(x)) return {0x7fff};
+  if (size >= 65520.f) return {static_cast<u16>(sign | 0x7c00)};
+  const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
+  const u32 steps = static_cast<u32>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+  return {static_cast<u16>(sign | ((exponent + 14) * 1024 + steps))};
+}
+
+template <typename T>
+u32 pack(float lo, float hi) {
+  return from_float<T>(lo).bits | static_cast<u32>(from_float<T>(hi).bits) << 16;
+}
+
+inline float exp2(float x) { return std::exp2(x); }
+inline float log2(float x) { return std::log2(x); }
 
 }  // namespace stof::ptx

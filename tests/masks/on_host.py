@@ -71,9 +71,10 @@ def _compiled(spec: KernelSpec) -> Callable[..., bool]:
     )
     with TemporaryDirectory() as folder:
         at = Path(folder)
-        # Instead of the header of that name, which is PTX; on_host.hpp has what it has.
+        # Instead of the headers of these names, which are PTX; on_host.hpp has what they have.
         (at / "ptx").mkdir()
-        (at / "ptx" / "convert.cuh").write_text("")
+        for name in ("convert.cuh", "math.cuh"):
+            (at / "ptx" / name).write_text("")
         (at / "kernel.cpp").write_text(source)
         includes = [f"-I{path}" for path in (at, HERE, cuda_root())]
         command = [compiler, *_FLAGS, *_STRICT, *includes, "kernel.cpp", "-o", "kernel.so"]
