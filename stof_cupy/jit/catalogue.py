@@ -7,13 +7,13 @@ used.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.attention_kernels import ROWWISE_HEAD_DIMS, ROWWISE_SOURCES, attention_rowwise
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -23,7 +23,6 @@ __all__ = [
     "HEAD_DIM_CLASSES",
     "MASK_BUILDS",
     "GemmTile",
-    "attention_rowwise",
     "attention_sm80",
     "catalogue",
     "elementwise",
@@ -95,61 +94,6 @@ def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
         ),
         threads=128,
         smem_bytes=3 * 64 * head_dim * 2,
-    )
-
-
-@cache
-def attention_rowwise(
-    dtype: str,
-    head_dim: int,
-    steps: int,
-    source: str,
-    stages: tuple[str, ...] = (),
-    *,
-    wide: bool = True,
-) -> KernelSpec:
-    """Return row-wise attention.
-
-    Parameters
-    ----------
-    dtype : str
-    head_dim : int
-        32, 64, 128 or 256.
-    steps : int
-        Keys that a lane loads at a time: 4, or 8 from head dim 64 on.
-    source : {"KeyLists", "TileLists"}
-        What lists the keys of a row, see ``cuda/attention/keys.cuh``.
-    stages : tuple of str
-        What turns products into scores, see ``cuda/attention/scores.cuh``: ``"Softcap"``,
-        ``"Alibi"``, ``"Relative"``, ``"Additive<stof::f16>"`` and the like.
-    wide : bool
-        Whether rows of q, k and v are 16-byte aligned and head dims multiples of 8.
-    """
-    t = _SHORT[dtype]
-    pointers = ["q", "k", "v", "out", "lse"]
-    pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of", "kv_lengths"]
-    pointers += ["overflow", "sinks", "alibi", "relative", "bias", "query_at", "key_at"]
-    strides = [f"{x}_{axis}" for x in ("q", "k", "v", "out") for axis in ("batch", "head", "row")]
-    strides += ["bias_batch", "bias_head", "bias_row", "bias_key"]
-    sizes = ["mask_batch", "mask_head", "heads", "heads_per_kv", "seq_q", "seq_k", "dim_qk"]
-    sizes += ["dim_v", "blocks", "long_rows", "wide_q", "wide_k", "wide_v", "wide_out", "reach"]
-    names = "".join("_" + re.sub(r"stof::|\W", "", each.lower()) for each in stages)
-    scores = ", ".join(f"stof::attention::{each}" for each in stages)
-    queue = {"KeyLists": 0, "TileLists": 128}[source]
-    return KernelSpec(
-        name=f"attention_rowwise_{t}_d{head_dim}_s{steps}_{source.lower()}{names}"
-        + ("" if wide else "_any"),
-        header="attention/rowwise.cuh",
-        type=f"stof::attention::Rowwise<stof::{t}, {head_dim}, {steps}, "
-        f"{'true' if wide else 'false'}, stof::attention::{source}, stof::attention::Scores<{scores}>>",
-        params=(
-            *((name, "u8") for name in pointers),
-            *((name, "i8") for name in strides),
-            *((name, "i4") for name in sizes),
-            *((name, "f4") for name in ("factor", "cap", "bias_masking")),
-        ),
-        threads=128,
-        smem_bytes=4 * ((head_dim + 2) * 4 + queue * 4),
     )
 
 
@@ -329,10 +273,8 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs: list[KernelSpec] = []
     for dtype in _SHORT:
         specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
-        for head_dim, source in product((32, 64, 128, 256), ("KeyLists", "TileLists")):
-            specs += [
-                attention_rowwise(dtype, head_dim, 4, source, wide=wide) for wide in (True, False)
-            ]
+        for head_dim, source, wide in product(ROWWISE_HEAD_DIMS, ROWWISE_SOURCES, (True, False)):
+            specs.append(attention_rowwise(dtype, head_dim, 4, source, wide=wide))
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},

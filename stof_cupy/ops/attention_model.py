@@ -6,7 +6,7 @@ an SM holds, the blocks of the fullest SM, and the longest query tile. Row-wise:
 through L2, issue and latency per chunk of keys, and the longest row. Counts come from the mask
 (`attention_demand`), rates from the driver, and the rest is one table, `attention_constants`.
 
-The paper's rule (STOF, arXiv 2506.06095, Eq. 1) is there for the record, see `stof_eq1`.
+The paper's rule (STOF, arXiv 2506.06095, Eq. 1) is there for the record, see `attention_eq1`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from stof_cupy.ops.attention_candidates import (
 )
 from stof_cupy.ops.attention_constants import Constants, speeds
 from stof_cupy.ops.attention_demand import Demand
+from stof_cupy.ops.attention_eq1 import stof_eq1
 
-__all__ = ["Estimate", "Select", "choose", "explain", "predict", "stof_eq1"]
+__all__ = ["Estimate", "Select", "choose", "explain", "predict"]
 
 Select = Literal["model", "stof-eq1", "stof-eq1-64"]
 """Who chooses: the model, or Eq. 1 on 16x16 blocks as printed, or on the 64x64 tiles that it counts
@@ -263,40 +264,3 @@ def _store(mask: AnyMask | None) -> tuple[Any, Any]:
         return _recent, (mask.capacity, mask.lead)
     source: Any = mask.to("cpu") if isinstance(mask, UploadedMask) else mask
     return source._schedules, isinstance(mask, UploadedMask)
-
-
-def stof_eq1(
-    problem: Problem, mask: AnyMask | None, block: int = 16, tau: float = 1.2
-) -> Literal["blockwise", "rowwise"]:
-    """Return what Eq. 1 of the paper says.
-
-    ``load_row_ptr[n] / n**2 - tau / log2(n)**2``, with ``n = ceil(seq / 16)``, is negative for
-    row-wise. As printed, the listed blocks are 16x16, like ``n``; then row-wise comes out for none
-    of the paper's own masks. The text counts 64x64 tiles; over the same ``n**2`` nearly everything
-    comes out row-wise.
-
-    Parameters
-    ----------
-    problem, mask
-        As `choose`.
-    block : {16, 64}
-        Rows and columns of the blocks that ``load_row_ptr`` counts.
-    tau : float
-        The paper's 1.2.
-
-    Examples
-    --------
-    >>> from stof_cupy import masks
-    >>> problem = Problem("float16", 1, 12, 12, 4096, 4096, 64, 64)
-    >>> mask = masks.sliding_window(4096, window=32).tobsr()
-    >>> stof_eq1(problem, mask, 16), stof_eq1(problem, mask, 64)
-    ('blockwise', 'rowwise')
-    """
-    n = max(-(-problem.seq_q // 16), 2)
-    places = problem.batch * problem.heads
-    listed = Demand(problem, mask).tiles((block, block)).visited / max(places, 1)
-    return "rowwise" if _eq1(listed, n, tau) < 0 else "blockwise"
-
-
-def _eq1(listed: float, n: int, tau: float) -> float:
-    return listed / n**2 - tau / math.log2(n) ** 2

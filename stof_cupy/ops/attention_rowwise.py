@@ -6,39 +6,39 @@ build and launch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from stof_cupy.dtypes import dtype_name
-from stof_cupy.jit import catalogue
+from stof_cupy.jit.attention_kernels import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.device.mask import BuiltMask, UploadedMask
 from stof_cupy.masks.keylists import MOST
-from stof_cupy.masks.schedule import mask_strides
 from stof_cupy.masks.stacking import AnyMask
-from stof_cupy.ops._arrays import Array, empty_in_order_of, is_cupy, unit_last
-from stof_cupy.ops.attention_args import Problem, Scores, masking
+from stof_cupy.ops._arrays import Array, empty_in_order_of, unit_last
+from stof_cupy.ops.attention_args import Problem, Scores
+from stof_cupy.ops.attention_fields import (
+    address,
+    is_wide,
+    mask_fields,
+    score_fields,
+    tensor_fields,
+)
 from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = [
-    "HEAD_DIMS",
     "WARPS",
     "Config",
     "Lists",
     "arguments",
     "configs",
-    "is_wide",
     "launch",
     "legal",
     "stages",
 ]
-
-HEAD_DIMS = (32, 64, 128, 256)
-"""Head dims that the kernel is instantiated for: 4, 8, 16 or 32 lanes read a row of K or V."""
 
 WARPS = 4
 """Query rows of a CTA, or warps of a long row."""
@@ -48,7 +48,6 @@ Lists = Literal["keys", "tiles"]
 
 _SOURCES = {"keys": "KeyLists", "tiles": "TileLists"}
 _FLOATS = {"float16": "stof::f16", "bfloat16": "stof::bf16", "float32": "float"}
-_LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Config:
         `wide` says whether rows of q, k and v are aligned to 16 bytes, and head dims to 8.
         """
         source = _SOURCES[self.lists]
-        return catalogue.attention_rowwise(
+        return attention_rowwise(
             problem.dtype, self.head_dim, self.steps, source, stages(scores), wide=wide
         )
 
@@ -96,7 +95,7 @@ def legal(config: Config, problem: Problem, mask: AnyMask | None) -> str:
     ('', 'head dims 64 and 64: at most 32')
     """
     dims = problem.dim_qk, problem.dim_v
-    if config.head_dim not in HEAD_DIMS or config.steps not in (4, 8):
+    if config.head_dim not in ROWWISE_HEAD_DIMS or config.steps not in (4, 8):
         return f"no kernel for {config}"
     if max(dims) > config.head_dim:
         return f"head dims {dims[0]} and {dims[1]}: at most {config.head_dim}"
@@ -120,7 +119,7 @@ def configs(problem: Problem, mask: AnyMask | None) -> list[Config]:
     row-wise attention pays.
     """
     dim = max(problem.dim_qk, problem.dim_v)
-    head_dim = next((size for size in HEAD_DIMS if dim <= size), HEAD_DIMS[-1])
+    head_dim = next((size for size in ROWWISE_HEAD_DIMS if dim <= size), ROWWISE_HEAD_DIMS[-1])
     lists: Lists = "tiles" if mask is None or isinstance(mask, BuiltMask) else "keys"
     made = (Config(head_dim, steps, lists) for steps in (4, 8))
     return [each for each in made if not legal(each, problem, mask)]
@@ -222,13 +221,14 @@ def arguments(
         blocks = long_rows + -(-(problem.seq_q - long_rows) // WARPS)
     else:
         blocks = -(-problem.seq_q // TILE) * (TILE // WARPS)
-    terms, kept = _score_fields(scores, problem, q)
+    terms, kept = score_fields(scores, problem, q)
     fields = {
-        **_tensor_fields(config, q=q, k=k, v=v, out=out),
-        **_mask_fields(lists, problem),
+        # A lane's share of an output row is a store.
+        **tensor_fields(config.head_dim // 16, q=q, k=k, v=v, out=out),
+        **mask_fields(lists, problem),
         **terms,
-        "lse": _address(lse),
-        "kv_lengths": _address(kv_lengths),
+        "lse": address(lse),
+        "kv_lengths": address(kv_lengths),
         "heads": problem.heads,
         "heads_per_kv": problem.heads // problem.kv_heads,
         "seq_q": problem.seq_q,
@@ -239,90 +239,3 @@ def arguments(
         "long_rows": long_rows,
     }
     return (blocks * problem.heads * problem.batch,), fields, kept
-
-
-def is_wide(problem: Problem, fields: dict[str, Any]) -> bool:
-    """Whether every row of q, k and v is whole, aligned pieces of 16 bytes."""
-    aligned = fields["wide_q"] and fields["wide_k"] and fields["wide_v"]
-    return bool(aligned and problem.dim_qk % 8 == 0 and problem.dim_v % 8 == 0)
-
-
-def _address(x: Array | None) -> int:
-    if x is None:
-        return 0
-    return int(x.data.ptr) if is_cupy(x) else int(x.ctypes.data)
-
-
-def _tensor_fields(config: Config, **tensors: Array) -> dict[str, int]:
-    """Return where the tensors are, their strides in elements, and how wide accesses may be."""
-    fields = {}
-    store = min(config.head_dim // 16, 16)  # bytes of a lane's share of an output row
-    for name, x in tensors.items():
-        address = fields[name] = _address(x)
-        batch, head, row, _ = x.strides
-        for axis, stride in (("batch", batch), ("head", head), ("row", row)):
-            fields[f"{name}_{axis}"] = stride // x.itemsize
-        common = address | batch | head | row  # its powers of 2 divide all of them
-        fields[f"wide_{name}"] = common % (store if name == "out" else 16) == 0
-    return fields
-
-
-def _mask_fields(lists: Any, problem: Problem) -> dict[str, int]:
-    """Return where the lists are; zeros without a mask."""
-    names = ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of", "overflow")
-    fields = dict.fromkeys((*names, "mask_batch", "mask_head"), 0)
-    if lists is not None:
-        for name in ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "overflow"):
-            fields[name] = _address(getattr(lists, name, None))
-        if hasattr(lists, "keys"):
-            fields["cols"] = _address(lists.keys)
-        if lists.mask_of.size > 1:
-            fields["mask_of"] = _address(lists.mask_of)
-            strides = mask_strides(lists.mask_of.shape, problem.batch, problem.heads)
-            fields["mask_batch"], fields["mask_head"] = strides
-    return fields
-
-
-def _score_fields(
-    scores: Scores, problem: Problem, like: Array
-) -> tuple[dict[str, Any], list[Any]]:
-    """Return the fields of ``cuda/attention/scores.cuh``, and the arrays made for them."""
-    if is_cupy(like):
-        import cupy as xp
-    else:
-        xp = np
-    cap = scores.softcap
-    fields: dict[str, Any] = {
-        "factor": scores.scale * _LOG2E if cap is None else scores.scale / cap,
-        "cap": 0.0 if cap is None else cap * _LOG2E,
-        **dict.fromkeys(("bias", "relative", "query_at", "key_at", "reach", "bias_masking"), 0),
-        **dict.fromkeys(("bias_batch", "bias_head", "bias_row", "bias_key"), 0),
-    }
-    kept: list[Any] = []
-
-    def keep(name: str, x: Array | None, dtype: Any) -> None:
-        made = None if x is None else xp.ascontiguousarray(xp.asarray(x), dtype)
-        kept.append(made)
-        fields[name] = _address(made)
-
-    keep("sinks", scores.sinks, np.float32)
-    keep("alibi", scores.alibi, np.float32)
-    if isinstance(scores.bias, RelativeBias):
-        reach = min(scores.bias.max_distance, problem.seq_q + problem.seq_k)
-        keep("relative", scores.bias.by_distance(reach), np.float32)
-        fields["reach"] = reach
-    elif scores.bias is not None:
-        bias = scores.bias
-        fields["bias_masking"] = masking(bias.dtype)
-        if bias.dtype == np.float64:  # of a broadcast axis, one element
-            chosen = tuple(slice(0, 1) if step == 0 else slice(None) for step in bias.strides)
-            with np.errstate(over="ignore"):  # below the lowest of float32: masked too
-                bias = xp.broadcast_to(bias[chosen].astype(np.float32), bias.shape)
-        kept.append(bias)
-        fields["bias"] = _address(bias)
-        for axis, step in zip(("batch", "head", "row", "key"), bias.strides, strict=True):
-            fields[f"bias_{axis}"] = step // bias.itemsize
-    if scores.positions is not None:
-        for name, places in zip(("query_at", "key_at"), scores.positions, strict=True):
-            keep(name, places, np.int32)
-    return fields, kept

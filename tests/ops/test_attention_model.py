@@ -22,7 +22,8 @@ from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_candidates import Candidate, Kernels, candidates, head_dim_of, legal
 from stof_cupy.ops.attention_constants import NAMES, Constants
 from stof_cupy.ops.attention_demand import Demand
-from stof_cupy.ops.attention_model import choose, explain, predict, stof_eq1
+from stof_cupy.ops.attention_eq1 import stof_eq1
+from stof_cupy.ops.attention_model import choose, explain, predict
 from stof_cupy.testing import rng
 
 A100 = DeviceFacts(

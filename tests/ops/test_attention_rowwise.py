@@ -13,6 +13,7 @@ from stof_cupy.masks.keylists import LONG
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import reference
 from stof_cupy.ops.attention_args import Scores, validate
+from stof_cupy.ops.attention_fields import is_wide
 from stof_cupy.ops.attention_rowwise import Config
 from stof_cupy.ops.relative_bias import RelativeBias
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
@@ -80,7 +81,7 @@ def run(
         config, problem, (q, k, v, out, lse), Overflowed(made) if overflow else made,
         long_rows, complete, lengths,
     )  # fmt: skip
-    wide = rowwise.is_wide(problem, fields)
+    wide = is_wide(problem, fields)
     on_host.launch(config.spec(problem, complete, wide=wide), (*grid, 1), **fields)
     return out, lse
 
