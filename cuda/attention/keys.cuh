@@ -1,10 +1,9 @@
 // Which keys a query row keeps, handed to a warp in chunks. A source is a struct template with
 //   Block(params, mask, index)      // what CTA `index` of a head does: `rows` query rows row(0..),
 //                                   // with all its warps each if `shared`, else a warp each
-//   static int listed(...), and an object of a row's keys, or a warp's share of them, with
+// and, for a row's keys or a warp's share of them,
 //   bool valid()                    // whether there are more; the same in all lanes
-//   int next(place, count)          // key number `place` of the next chunk, or -1 past its end;
-//                                   // `count` becomes the keys of the chunk
+//   int next(place)                 // key number `place` of the next chunk, or -1 past its end
 #pragma once
 
 #include "attention/softmax.cuh"
@@ -48,9 +47,8 @@ struct KeyLists {
     limit = kv_length;
   }
   __device__ __forceinline__ bool valid() const { return at < end; }
-  __device__ __forceinline__ int next(int place, int& count) {
-    count = min(kChunk, end - at);
-    const int key = place < count ? keys[at + place] : -1;
+  __device__ __forceinline__ int next(int place) {
+    const int key = place < min(kChunk, end - at) ? keys[at + place] : -1;
     at += stride;
     return key < limit ? key : -1;
   }
@@ -132,8 +130,8 @@ struct TileLists {
     __syncwarp();
   }
   __device__ __forceinline__ bool valid() const { return queued > 0; }
-  __device__ __forceinline__ int next(int place, int& count) {
-    count = min(kChunk, queued);
+  __device__ __forceinline__ int next(int place) {
+    const int count = min(kChunk, queued);
     const int key = place < count ? queue[(head + place) & (kQueue - 1)] : -1;
     head += count;
     queued -= count;

@@ -1,11 +1,18 @@
-// Row-wise sparse attention, for sm_80 and everything newer: masks that keep few keys of a row
-// (STOF, arXiv 2506.06095, section 4.2.2).
+// Row-wise sparse attention on mma.sync, for sm_80 and everything newer: masks that keep few keys
+// of a row (STOF, arXiv 2506.06095, section 4.2.2).
 //
 // A warp computes one query row from the keys that its mask keeps and reads nothing else of K and
-// V; of a long row the warps of a CTA each take a share. kLanes lanes read a row of K or V, 16
-// bytes each, so a warp has kGroups keys in flight per load, and kSteps loads. The products are
-// summed over those lanes so that each lane gets the score of one key: softmax and score
-// modifications cost one key's work per lane. Everything is fp32 from the products on.
+// V; of a long row the warps of a CTA each take a share. It takes sixteen keys at a time, gathered
+// into registers in the layout of tensor core operands:
+//   scores: A is the query, the same in rows 0-7, and B eight keys. Lanes 4g..4g+3 read key g, a
+//     quarter of each 64 bytes; every lane gets the products of keys 2q and 2q + 1.
+//   output: A is V transposed, rows columns of V and columns keys, and B the weights, the same in
+//   all
+//     columns. Lanes q, q + 4, .. read the four keys whose weights lane q has, eight columns each;
+//     two keys' columns are interleaved by a byte permutation. Every lane of a quad gets its
+//     output.
+// Which of a dot product's terms meet does not matter as long as both sides agree, so no element
+// moves between lanes. Softmax and score modifications are fp32, one key an element.
 //
 // Time is that of the L2: each kept element moves a row of K and one of V.
 #pragma once
@@ -14,29 +21,32 @@
 #include "attention/scores.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/math.cuh"
+#include "ptx/mma.cuh"
 #include "types.cuh"
 #include "warp.cuh"
 
 namespace stof::attention {
 
-// kWide: rows of q, k and v are 16-byte aligned, and head dims multiples of 8.
-template <typename T, int kHeadDim, int kSteps, bool kWide, template <int, int> class Source,
+// kPairs: chunks of sixteen keys that are in flight. kWide: rows of q, k and v are 16-byte aligned,
+// and head dims multiples of 8.
+template <typename T, int kHeadDim, int kPairs, bool kWide, template <int, int> class Source,
           class Scores>
 struct Rowwise {
   static constexpr int kThreads = 128;
   // CTAs of an SM that registers have to allow.
-  static constexpr int kMinBlocks = kSteps > 4 ? 3 : kHeadDim <= 128 ? 5 : 4;
+  static constexpr int kLoaded = kHeadDim * kPairs * (kWide && !Scores::kCount ? 1 : 2);
+  static constexpr int kMinBlocks = kLoaded > 128 ? 2 : kLoaded > 64 || kPairs > 1 ? 3 : 5;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kLanes = kHeadDim / 8;  // of one key
-  static constexpr int kGroups = 32 / kLanes;  // keys side by side
-  static constexpr int kChunk = kGroups * kSteps;
-  static constexpr int kOutputs = 8 / kGroups;  // columns of the output that a lane stores
-  static_assert(kLanes >= kSteps && kLanes <= 32 && kGroups * kLanes == 32);
+  static constexpr int kChunk = 16 * kPairs;
+  static constexpr int kTiles = 2 * kPairs;                        // of eight keys
+  static constexpr int kQuarters = kHeadDim / 32;                  // loads of a key's row by a quad
+  static constexpr int kSets = kHeadDim < 64 ? 1 : kHeadDim / 64;  // of 64 columns of V
+  static_assert(kHeadDim % 32 == 0 && kPairs <= 2);
   using Keys = Source<kChunk, kWarps>;
 
   // Of a row that warps share: each one's sums of weighted values, maximum and sum of weights.
   struct Partial {
-    float out[kHeadDim];
+    float out[64 * kSets];
     float max, sum;
   };
   static constexpr int kSmemBytes =
@@ -75,53 +85,37 @@ struct Rowwise {
     int blocks;                  // CTAs of a head
     int long_rows;               // of KeyLists
     int wide_q, wide_k, wide_v;  // rows 16-byte aligned; not read if kWide
-    int wide_out;                // rows aligned to the kOutputs elements of a store
+    int pairs_out;               // rows 4-byte aligned: two outputs a store
     int reach;
     float factor, cap, bias_masking;
   };
 
-  // What a lane holds of a row: its eight columns of the sum of weighted values, over the keys of
-  // its group; `max` is of the warp, `sum` of the keys whose scores this lane made.
+  // What a lane has of a row when attend() is done: two columns of each set's sums of weighted
+  // values, and the row's maximum and sum of weights.
   struct State {
-    float out[8];
+    float out[kSets][2];
     float max, sum;
   };
 
-  // Eight elements as they lie in memory, zeros from `valid` on.
-  __device__ static __forceinline__ uint4 load(const u16* from, int valid, bool wide) {
-    if (valid <= 0) return make_uint4(0, 0, 0, 0);
-    if (kWide || (wide && valid >= 8)) return *reinterpret_cast<const uint4*>(from);
+  struct Piece {
     u32 word[4];
+  };
+
+  // Eight elements as they lie in memory, zeros from `valid` on.
+  __device__ static __forceinline__ Piece load(const u16* from, int valid, bool wide) {
+    if (valid <= 0) return {{0, 0, 0, 0}};
+    if (kWide || (wide && valid >= 8)) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(from);
+      return {{raw.x, raw.y, raw.z, raw.w}};
+    }
+    Piece piece;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const u32 lo = 2 * i < valid ? from[2 * i] : 0;
       const u32 hi = 2 * i + 1 < valid ? from[2 * i + 1] : 0;
-      word[i] = lo | hi << 16;
+      piece.word[i] = lo | hi << 16;
     }
-    return make_uint4(word[0], word[1], word[2], word[3]);
-  }
-
-  __device__ static __forceinline__ void widen(float (&x)[8], uint4 raw) {
-    const u32 word[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = ptx::to_float(T{static_cast<u16>(word[i] & 0xffff)});
-      x[2 * i + 1] = ptx::to_float(T{static_cast<u16>(word[i] >> 16)});
-    }
-  }
-
-  __device__ static __forceinline__ void multiply(float& sum, const float (&q)[8], uint4 raw) {
-    float x[8];
-    widen(x, raw);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) sum = fmaf(q[e], x[e], sum);
-  }
-
-  __device__ static __forceinline__ void accumulate(float (&sum)[8], float weight, uint4 raw) {
-    float x[8];
-    widen(x, raw);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) sum[e] = fmaf(weight, x[e], sum[e]);
+    return piece;
   }
 
   // Row `key` of an array whose rows are `bytes` apart; unsigned, which takes two instructions.
@@ -130,92 +124,163 @@ struct Rowwise {
     return reinterpret_cast<const u16*>(reinterpret_cast<const u8*>(from) + offset);
   }
 
+  using Values = Piece[kTiles][2][kSets];
+
+  __device__ static __forceinline__ void load_values(Values& values, const Params& p, const u16* v,
+                                                     u64 v_row, const int (&key)[kTiles][2],
+                                                     int lane) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+#pragma unroll
+        for (int set = 0; set < kSets; ++set)
+          values[t][e][set] =
+              load(row_of(v, key[t][e], v_row) + 64 * set,
+                   key[t][e] < 0 ? 0 : p.dim_v - 64 * set - 8 * (lane >> 2), p.wide_v != 0);
+  }
+
+  // out += V^T w; of the accumulators, 0 and 2 count, 1 and 3 are of columns that repeat theirs.
+  __device__ static __forceinline__ void accumulate(float (&out)[kSets][4][4], const Values& values,
+                                                    const float (&w)[kTiles][2]) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float (&lo)[2] = w[2 * pair];
+      const float (&hi)[2] = w[2 * pair + 1];
+      const u32 b0 = ptx::pack<T>(lo[0], lo[1]), b1 = ptx::pack<T>(hi[0], hi[1]);
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const u32 v0 = values[2 * pair][0][set].word[i], v1 = values[2 * pair][1][set].word[i];
+          const u32 v2 = values[2 * pair + 1][0][set].word[i];
+          const u32 v3 = values[2 * pair + 1][1][set].word[i];
+          const u32 a[4] = {(v0 & 0xffff) | v1 << 16, v0 >> 16 | (v1 & 0xffff0000),
+                            (v2 & 0xffff) | v3 << 16, v2 >> 16 | (v3 & 0xffff0000)};
+          ptx::mma_m16n8k16<T>(out[set][i], a, b0, b1);
+        }
+      }
+    }
+  }
+
   // Takes the warp's keys of a row.
   __device__ static __forceinline__ void attend(State& state, const Params& p, Keys keys, Place at,
                                                 int lane) {
-    // A lane makes the score of key `place` of a chunk, and so do those that differ from it in
-    // neither its group nor its place.
-    constexpr int kOwners = (kSteps - 1) | (31 & ~(kLanes - 1));
-    const int place = (lane & (kSteps - 1)) * kGroups + lane / kLanes;
-    const int chunk = lane % kLanes * 8;
-    const int valid_k = p.dim_qk - chunk, valid_v = p.dim_v - chunk;
+    const int group = lane >> 2, quad = lane & 3;
     const i64 kv_head = at.head / p.heads_per_kv;
-    const u16* k = p.k + at.batch * p.k_batch + kv_head * p.k_head + chunk;
-    const u16* v = p.v + at.batch * p.v_batch + kv_head * p.v_head + chunk;
+    const u16* k = p.k + at.batch * p.k_batch + kv_head * p.k_head + 8 * quad;
+    const u16* v = p.v + at.batch * p.v_batch + kv_head * p.v_head + 8 * group;
     const u64 k_row = static_cast<u64>(p.k_row) * 2, v_row = static_cast<u64>(p.v_row) * 2;
-    float q[8];
-    widen(q, load(p.q + at.batch * p.q_batch + at.head * p.q_head + at.row * p.q_row + chunk,
-                  valid_k, p.wide_q != 0));
+    const u16* q_row =
+        p.q + at.batch * p.q_batch + at.head * p.q_head + at.row * p.q_row + 8 * quad;
+    const int valid_k = p.dim_qk - 8 * quad;
+    Piece q[kQuarters];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) state.out[e] = 0.f;
+    for (int b = 0; b < kQuarters; ++b)
+      q[b] = load(q_row + 32 * b, valid_k - 32 * b, p.wide_q != 0);
+    float out[kSets][4][4];
+#pragma unroll
+    for (int set = 0; set < kSets; ++set)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[set][i][e] = 0.f;
     state.max = kNegativeInfinity;
     state.sum = 0.f;
 
     while (keys.valid()) {
-      int count;
-      at.key = keys.next(place, count);
-      const bool many = count > kChunk / 2;  // else the second half of the steps has no keys
-      int key[kSteps];
-      uint4 k_raw[kSteps], v_raw[kSteps];
+      const int mine = keys.next(lane);
+      int key_k[kTiles], key_v[kTiles][2];
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) key[s] = __shfl_sync(0xffffffffu, at.key, s, kLanes);
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s)
-        k_raw[s] = load(row_of(k, key[s], k_row), key[s] < 0 ? 0 : valid_k, p.wide_k != 0);
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s)
-        v_raw[s] = load(row_of(v, key[s], v_row), key[s] < 0 ? 0 : valid_v, p.wide_v != 0);
-
-      float product[kSteps];
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) product[s] = 0.f;
-#pragma unroll
-      for (int s = 0; s < kSteps / 2; ++s) multiply(product[s], q, k_raw[s]);
-      if (many) {
-#pragma unroll
-        for (int s = kSteps / 2; s < kSteps; ++s) multiply(product[s], q, k_raw[s]);
+      for (int t = 0; t < kTiles; ++t) {
+        key_k[t] = __shfl_sync(0xffffffffu, mine, 8 * t + group);
+        key_v[t][0] = __shfl_sync(0xffffffffu, mine, 8 * t + 2 * quad);
+        key_v[t][1] = __shfl_sync(0xffffffffu, mine, 8 * t + 2 * quad + 1);
       }
-      scatter_sum<kSteps, kSteps, 1>(product, lane);
-      product[0] = lanes_sum<(kLanes - 1) & ~(kSteps - 1)>(product[0]);
-      const float score = at.key < 0 ? kNegativeInfinity : Scores::of(product[0], p, at);
+      Piece k_piece[kTiles][kQuarters];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int b = 0; b < kQuarters; ++b)
+          k_piece[t][b] = load(row_of(k, key_k[t], k_row) + 32 * b,
+                               key_k[t] < 0 ? 0 : valid_k - 32 * b, p.wide_k != 0);
+      Values values;
+      if constexpr (kHeadDim <= 128) load_values(values, p, v, v_row, key_v, lane);
 
-      const float max = lanes_max<kOwners>(fmaxf(state.max, score));
+      float w[kTiles][2];  // products, then scores, then weights
+      float max = state.max;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        float product[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+        for (int b = 0; b < kQuarters; ++b) {
+#pragma unroll
+          for (int half = 0; half < 4; half += 2) {
+            const u32 a[4] = {q[b].word[half], 0, q[b].word[half + 1], 0};
+            const u32(&word)[4] = k_piece[t][b].word;
+            ptx::mma_m16n8k16<T>(product, a, word[half], word[half + 1]);
+          }
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          at.key = key_v[t][e];
+          w[t][e] = at.key < 0 ? kNegativeInfinity : Scores::of(product[e], p, at);
+          max = fmaxf(max, w[t][e]);
+        }
+      }
+      if constexpr (kHeadDim > 128) load_values(values, p, v, v_row, key_v, lane);
+
+      max = lanes_max<3>(max);
       const float origin = max == kNegativeInfinity ? 0.f : max;  // keeps -inf - -inf away
       const float rescale = ptx::exp2(state.max - origin);
-      const float weight = ptx::exp2(score - origin);
       state.max = max;
-      state.sum = state.sum * rescale + weight;
+      state.sum *= rescale;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) state.out[e] *= rescale;
-      // What a key that a bias masks holds must not count, as 0 * NaN would.
-      float w[kSteps];
+      for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        w[s] = __shfl_sync(0xffffffffu, weight, s, kLanes);
-        if (Scores::kMasks && w[s] == 0.f) v_raw[s] = make_uint4(0, 0, 0, 0);
+        for (int e = 0; e < 2; ++e) {
+          w[t][e] = ptx::exp2(w[t][e] - origin);
+          state.sum += w[t][e];
+          // What a key that a bias masks holds must not count, as 0 * NaN would.
+          if (Scores::kMasks && w[t][e] == 0.f)
+#pragma unroll
+            for (int set = 0; set < kSets; ++set) values[t][e][set] = {{0, 0, 0, 0}};
+        }
       }
 #pragma unroll
-      for (int s = 0; s < kSteps / 2; ++s) accumulate(state.out, w[s], v_raw[s]);
-      if (many) {
+      for (int set = 0; set < kSets; ++set) {
 #pragma unroll
-        for (int s = kSteps / 2; s < kSteps; ++s) accumulate(state.out, w[s], v_raw[s]);
+        for (int i = 0; i < 4; ++i) {
+          out[set][i][0] *= rescale;
+          out[set][i][2] *= rescale;
+        }
+      }
+      accumulate(out, values, w);
+    }
+    state.sum = lanes_sum<3>(state.sum);
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i == 0 || quad == i) {
+          state.out[set][0] = out[set][i][0];
+          state.out[set][1] = out[set][i][2];
+        }
       }
     }
-    state.sum = lanes_sum<kOwners>(state.sum);
-    scatter_sum<8, kGroups, kLanes>(state.out, lane);
   }
 
-  // The column of the first of kOutputs sums that a lane has when attend() is done.
-  __device__ static __forceinline__ int column(int lane) {
-    return lane % kLanes * 8 + lane / kLanes * kOutputs;
-  }
+  // The first of the two columns of a set that a lane has.
+  __device__ static __forceinline__ int column(int set, int lane) { return 64 * set + 2 * lane; }
 
   // Adds up the warps' shares of a row in the first warp, in their order.
   __device__ static __forceinline__ void combine(State& state, Partial* partials, int warp,
                                                  int lane) {
     Partial& mine = partials[warp];
 #pragma unroll
-    for (int e = 0; e < kOutputs; ++e) mine.out[column(lane) + e] = state.out[e];
+    for (int set = 0; set < kSets; ++set)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) mine.out[column(set, lane) + e] = state.out[set][e];
     if (lane == 0) {
       mine.max = state.max;
       mine.sum = state.sum;
@@ -226,17 +291,17 @@ struct Rowwise {
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) max = fmaxf(max, partials[w].max);
       const float origin = max == kNegativeInfinity ? 0.f : max;
+      state = {};
       state.max = max;
-      state.sum = 0.f;
-#pragma unroll
-      for (int e = 0; e < kOutputs; ++e) state.out[e] = 0.f;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
         const float factor = ptx::exp2(partials[w].max - origin);
         state.sum += factor * partials[w].sum;
 #pragma unroll
-        for (int e = 0; e < kOutputs; ++e)
-          state.out[e] += factor * partials[w].out[column(lane) + e];
+        for (int set = 0; set < kSets; ++set)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            state.out[set][e] += factor * partials[w].out[column(set, lane) + e];
       }
     }
     __syncthreads();  // the next row may overwrite them
@@ -256,38 +321,25 @@ struct Rowwise {
     }
     if (state.sum != 0.f) factor /= state.sum;
     T* to = p.out + at.batch * p.out_batch + at.head * p.out_head + at.row * p.out_row;
-    put(to, state.out, factor, column(lane), p);
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+      const int col = column(set, lane);
+      const float x = state.out[set][0] * factor, y = state.out[set][1] * factor;
+      if (p.pairs_out && col + 1 < p.dim_v) {
+        *reinterpret_cast<u32*>(to + col) = ptx::pack<T>(x, y);
+      } else {
+        if (col < p.dim_v) to[col] = ptx::from_float<T>(x);
+        if (col + 1 < p.dim_v) to[col + 1] = ptx::from_float<T>(y);
+      }
+    }
     if (p.lse != nullptr && lane == 0)
       p.lse[(at.batch * p.heads + at.head) * p.seq_q + at.row] =
           state.sum == 0.f ? kNegativeInfinity : (state.max + ptx::log2(state.sum)) * kLn2;
   }
 
-  // Stores the first kOutputs of `x` times `factor` from column `col` of a row on.
-  __device__ static __forceinline__ void put(T* to, const float (&x)[8], float factor, int col,
-                                             const Params& p) {
-    if constexpr (kOutputs > 1) {
-      if (p.wide_out && col + kOutputs <= p.dim_v) {
-        struct alignas(2 * kOutputs) Words {
-          u32 word[kOutputs / 2];
-        } words;
-#pragma unroll
-        for (int i = 0; i < kOutputs / 2; ++i)
-          words.word[i] = ptx::pack<T>(x[2 * i] * factor, x[2 * i + 1] * factor);
-        *reinterpret_cast<Words*>(to + col) = words;
-        return;
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < kOutputs; ++e)
-      if (col + e < p.dim_v) to[col + e] = ptx::from_float<T>(x[e] * factor);
-  }
-
   // A row where nothing right can be computed.
   __device__ static __forceinline__ void store_nan(const Params& p, const Place& at, int lane) {
-    State state;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) state.out[e] = 0.f;
-    state.max = 0.f;
+    State state = {};
     state.sum = __int_as_float(0x7fffffff);
     store(state, p, at, lane);
   }

@@ -90,6 +90,7 @@ struct Additive {
 
 template <typename... Stages>
 struct Scores {
+  static constexpr int kCount = sizeof...(Stages);
   static constexpr bool kMasks = (false || ... || Stages::kMasks);
 
   template <typename P>

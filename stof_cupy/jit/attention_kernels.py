@@ -10,7 +10,7 @@ from stof_cupy.jit.spec import KernelSpec
 __all__ = ["ROWWISE_HEAD_DIMS", "ROWWISE_SOURCES", "attention_rowwise"]
 
 ROWWISE_HEAD_DIMS = (32, 64, 128, 256)
-"""Head dims that row-wise attention is instantiated for: 4, 8, 16 or 32 lanes read a row."""
+"""Head dims that row-wise attention is instantiated for; others are padded with zeros."""
 
 ROWWISE_SOURCES = {"KeyLists": 0, "TileLists": 128}
 """What lists the keys of a row, and how many keys a warp queues in shared memory for it."""
@@ -20,7 +20,7 @@ ROWWISE_SOURCES = {"KeyLists": 0, "TileLists": 128}
 def attention_rowwise(
     dtype: str,
     head_dim: int,
-    steps: int,
+    pairs: int,
     source: str,
     stages: tuple[str, ...] = (),
     *,
@@ -33,8 +33,8 @@ def attention_rowwise(
     dtype : str
     head_dim : int
         32, 64, 128 or 256.
-    steps : int
-        Keys that a lane loads at a time: 4, or 8 from head dim 64 on.
+    pairs : int
+        Keys that a warp takes at a time, over 16: 1 or 2.
     source : {"KeyLists", "TileLists"}
         What lists the keys of a row, see ``cuda/attention/keys.cuh``.
     stages : tuple of str
@@ -50,14 +50,14 @@ def attention_rowwise(
     strides = [f"{x}_{axis}" for x in ("q", "k", "v", "out") for axis in ("batch", "head", "row")]
     strides += ["bias_batch", "bias_head", "bias_row", "bias_key"]
     sizes = ["mask_batch", "mask_head", "heads", "heads_per_kv", "seq_q", "seq_k", "dim_qk"]
-    sizes += ["dim_v", "blocks", "long_rows", "wide_q", "wide_k", "wide_v", "wide_out", "reach"]
+    sizes += ["dim_v", "blocks", "long_rows", "wide_q", "wide_k", "wide_v", "pairs_out", "reach"]
     names = "".join("_" + re.sub(r"stof::|\W", "", each.lower()) for each in stages)
     scores = ", ".join(f"stof::attention::{each}" for each in stages)
     return KernelSpec(
-        name=f"attention_rowwise_{t}_d{head_dim}_s{steps}_{source.lower()}{names}"
+        name=f"attention_rowwise_{t}_d{head_dim}_p{pairs}_{source.lower()}{names}"
         + ("" if wide else "_any"),
         header="attention/rowwise.cuh",
-        type=f"stof::attention::Rowwise<stof::{t}, {head_dim}, {steps}, {str(wide).lower()}, "
+        type=f"stof::attention::Rowwise<stof::{t}, {head_dim}, {pairs}, {str(wide).lower()}, "
         f"stof::attention::{source}, stof::attention::Scores<{scores}>>",
         params=(
             *((name, "u8") for name in pointers),
@@ -66,5 +66,5 @@ def attention_rowwise(
             *((name, "f4") for name in ("factor", "cap", "bias_masking")),
         ),
         threads=128,
-        smem_bytes=4 * 4 * (head_dim + 2 + ROWWISE_SOURCES[source]),
+        smem_bytes=4 * 4 * (max(head_dim, 64) + 2 + ROWWISE_SOURCES[source]),
     )

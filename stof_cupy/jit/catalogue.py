@@ -274,7 +274,7 @@ def catalogue() -> tuple[KernelSpec, ...]:
     for dtype in _SHORT:
         specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
         for head_dim, source, wide in product(ROWWISE_HEAD_DIMS, ROWWISE_SOURCES, (True, False)):
-            specs.append(attention_rowwise(dtype, head_dim, 4, source, wide=wide))
+            specs.append(attention_rowwise(dtype, head_dim, 1, source, wide=wide))
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},

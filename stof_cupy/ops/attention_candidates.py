@@ -70,13 +70,15 @@ class Candidate:
     def smem_bytes(self, head_dim: int) -> int:
         """Return a block's shared memory: block-wise a tile each of Q, K and V."""
         if self.rowwise:
-            return 4 * (4 * (head_dim + 2) + (512 if self.rowwise.lists == "tiles" else 0))
+            queue = 128 if self.rowwise.lists == "tiles" else 0
+            return 4 * 4 * (max(head_dim, 64) + 2 + queue)
         return (self.tile[0] + 2 * self.tile[1]) * head_dim * 2
 
     def registers(self, head_dim: int) -> int:
         """Return about how many registers a thread needs (ptxas, sm_80 to sm_120, within 15 %)."""
         if self.rowwise:
-            return 96 if self.rowwise.steps == 4 else 128
+            loaded = head_dim * self.rowwise.pairs
+            return 96 if loaded <= 64 else 168 if loaded <= 128 else 216
         query = head_dim // 4 if head_dim <= 128 else 0
         columns = self.tile[1] if head_dim <= 192 else self.tile[1] // 4
         return min(72 + head_dim // 2 + query + columns // 2, 300)

@@ -30,11 +30,8 @@ def address(x: Array | None) -> int:
     return int(x.data.ptr) if is_cupy(x) else int(x.ctypes.data)
 
 
-def tensor_fields(store: int, **tensors: Array) -> dict[str, int]:
-    """Return where the tensors are, their strides in elements, and how wide accesses may be.
-
-    Rows are read in pieces of 16 bytes and written in pieces of `store`.
-    """
+def tensor_fields(**tensors: Array) -> dict[str, int]:
+    """Return where the tensors are, their strides in elements, and how wide accesses may be."""
     fields = {}
     for name, x in tensors.items():
         start = fields[name] = address(x)
@@ -42,7 +39,10 @@ def tensor_fields(store: int, **tensors: Array) -> dict[str, int]:
         for axis, stride in (("batch", batch), ("head", head), ("row", row)):
             fields[f"{name}_{axis}"] = stride // x.itemsize
         common = start | batch | head | row  # its powers of 2 divide all of them
-        fields[f"wide_{name}"] = common % (store if name == "out" else 16) == 0
+        if name == "out":
+            fields["pairs_out"] = common % 4 == 0
+        else:
+            fields[f"wide_{name}"] = common % 16 == 0
     return fields
 
 

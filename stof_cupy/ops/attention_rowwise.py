@@ -52,10 +52,10 @@ _FLOATS = {"float16": "stof::f16", "bfloat16": "stof::bf16", "float32": "float"}
 
 @dataclass(frozen=True)
 class Config:
-    """How: the head-dim class, the keys a lane loads at a time, and the form of the mask."""
+    """How: the head-dim class, the keys a warp takes at a time over 16, and the form of the mask."""
 
     head_dim: int
-    steps: int = 4
+    pairs: int = 1
     lists: Lists = "keys"
 
     def spec(
@@ -67,7 +67,7 @@ class Config:
         """
         source = _SOURCES[self.lists]
         return attention_rowwise(
-            problem.dtype, self.head_dim, self.steps, source, stages(scores), wide=wide
+            problem.dtype, self.head_dim, self.pairs, source, stages(scores), wide=wide
         )
 
 
@@ -95,12 +95,12 @@ def legal(config: Config, problem: Problem, mask: AnyMask | None) -> str:
     ('', 'head dims 64 and 64: at most 32')
     """
     dims = problem.dim_qk, problem.dim_v
-    if config.head_dim not in ROWWISE_HEAD_DIMS or config.steps not in (4, 8):
+    if config.head_dim not in ROWWISE_HEAD_DIMS or config.pairs not in (1, 2):
         return f"no kernel for {config}"
     if max(dims) > config.head_dim:
         return f"head dims {dims[0]} and {dims[1]}: at most {config.head_dim}"
-    if config.steps > config.head_dim // 8:
-        return f"{config.steps} steps: at most {config.head_dim // 8}"
+    if config.pairs == 2 and config.head_dim > 128:
+        return f"32 keys at a time in head dim {config.head_dim}: at most 128"
     if config.lists == "keys" and (mask is None or isinstance(mask, BuiltMask)):
         return "no list of keys without a mask, or of one that was built on the GPU"
     if config.lists == "keys" and _elements(mask) >= MOST:
@@ -113,7 +113,7 @@ def legal(config: Config, problem: Problem, mask: AnyMask | None) -> str:
 
 
 def configs(problem: Problem, mask: AnyMask | None) -> list[Config]:
-    """Return the configurations worth a choice: the smallest head-dim class, each number of steps.
+    """Return the configurations worth a choice: the smallest head-dim class, 16 and 32 keys at a time.
 
     Lists of keys are taken where there can be any: they are shorter than tiles and bitmaps where
     row-wise attention pays.
@@ -121,7 +121,7 @@ def configs(problem: Problem, mask: AnyMask | None) -> list[Config]:
     dim = max(problem.dim_qk, problem.dim_v)
     head_dim = next((size for size in ROWWISE_HEAD_DIMS if dim <= size), ROWWISE_HEAD_DIMS[-1])
     lists: Lists = "tiles" if mask is None or isinstance(mask, BuiltMask) else "keys"
-    made = (Config(head_dim, steps, lists) for steps in (4, 8))
+    made = (Config(head_dim, pairs, lists) for pairs in (1, 2))
     return [each for each in made if not legal(each, problem, mask)]
 
 
@@ -223,8 +223,7 @@ def arguments(
         blocks = -(-problem.seq_q // TILE) * (TILE // WARPS)
     terms, kept = score_fields(scores, problem, q)
     fields = {
-        # A lane's share of an output row is a store.
-        **tensor_fields(config.head_dim // 16, q=q, k=k, v=v, out=out),
+        **tensor_fields(q=q, k=k, v=v, out=out),
         **mask_fields(lists, problem),
         **terms,
         "lse": address(lse),

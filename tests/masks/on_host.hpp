@@ -89,6 +89,12 @@ T shuffle(T value, int from) {
   return value;
 }
 
+// The sixteen rows and columns of A, and eight columns of B, that a warp multiplies.
+struct Operands {
+  float a[16][16], b[16][8];
+};
+std::vector<Operands> operands;
+
 // Runs one CTA; false if its threads wait for each other forever.
 inline bool run_cta(int count, std::mt19937& random) {
   threads.resize(count);
@@ -96,6 +102,7 @@ inline bool run_cta(int count, std::mt19937& random) {
   all = counted = any = Barrier();
   shuffled.assign(count / 32, Barrier());
   voted.assign(count / 32, Barrier());
+  operands.assign(count / 32, Operands());
   std::vector<unsigned> order(count);
   for (int i = 0; i < count; ++i) {
     Thread& thread = threads[order[i] = i];
@@ -211,6 +218,25 @@ inline f16 from_float<f16>(float x) {
 template <typename T>
 u32 pack(float lo, float hi) {
   return from_float<T>(lo).bits | static_cast<u32>(from_float<T>(hi).bits) << 16;
+}
+
+template <typename T>
+void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  host::Operands& shared = host::operands[warp];
+  for (int e = 0; e < 8; ++e) {
+    const T x = {static_cast<u16>(a[e / 2] >> 16 * (e % 2))};
+    shared.a[g + 8 * (e / 2 % 2)][2 * q + e % 2 + 8 * (e / 4)] = to_float(x);
+  }
+  for (int e = 0; e < 4; ++e) {
+    const T x = {static_cast<u16>((e < 2 ? b0 : b1) >> 16 * (e % 2))};
+    shared.b[2 * q + e % 2 + 8 * (e / 2)][g] = to_float(x);
+  }
+  __syncwarp();
+  for (int e = 0; e < 4; ++e)
+    for (int k = 0; k < 16; ++k)
+      d[e] += shared.a[g + 8 * (e / 2)][k] * shared.b[k][2 * q + e % 2];
+  __syncwarp();
 }
 
 inline float exp2(float x) { return std::exp2(x); }

@@ -73,7 +73,7 @@ def _compiled(spec: KernelSpec) -> Callable[..., bool]:
         at = Path(folder)
         # Instead of the headers of these names, which are PTX; on_host.hpp has what they have.
         (at / "ptx").mkdir()
-        for name in ("convert.cuh", "math.cuh"):
+        for name in ("convert.cuh", "math.cuh", "mma.cuh"):
             (at / "ptx" / name).write_text("")
         (at / "kernel.cpp").write_text(source)
         includes = [f"-I{path}" for path in (at, HERE, cuda_root())]

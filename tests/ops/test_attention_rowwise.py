@@ -40,7 +40,7 @@ def run(
     *,
     where: str = "cpu",
     lists: str = "keys",
-    steps: int = 4,
+    pairs: int = 1,
     views: tuple[str, ...] = ("", "", "", ""),
     kv_lengths: Any = None,
     overflow: bool = False,
@@ -69,7 +69,7 @@ def run(
     q, k, v, out = (placed(x, view) for x, view in zip((q, k, v, out), views, strict=True))
     lengths = None if kv_lengths is None else xp.asarray(kv_lengths)
     _, problem, bsr, complete = validate(q, k, v, mask, Scores(**terms), lengths, out)
-    config = next(c for c in rowwise.configs(problem, bsr) if c.steps == steps)
+    config = next(c for c in rowwise.configs(problem, bsr) if c.pairs == pairs)
     config = replace(config, lists="tiles" if bsr is None else lists)
     assert rowwise.legal(config, problem, bsr) == ""
     if where == "gpu":
@@ -142,9 +142,9 @@ def test_head_dims(where, lists, dtype, dim, dim_v):
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("dim", [64, 128, 256])
-def test_eight_steps(where, dim):
-    check(*inputs(dim, dim=dim, sq=20), draw_mask(1, 20, 130), where=where, steps=8)
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_thirty_two_keys_at_a_time(where, dim):
+    check(*inputs(dim, dim=dim, sq=20), draw_mask(1, 20, 130), where=where, pairs=2)
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -306,7 +306,7 @@ def test_what_is_refused():
     assert "without a mask" in rowwise.legal(Config(64), problem, None)
     assert "at most 32" in rowwise.legal(Config(32, lists="tiles"), problem, None)
     assert "no kernel" in rowwise.legal(Config(96, lists="tiles"), problem, None)
-    assert "8 steps" in rowwise.legal(Config(32, 8), replace(problem, dim_qk=8, dim_v=8), None)
+    assert "at most 128" in rowwise.legal(Config(256, 2), problem, None)
     many = replace(problem, seq_q=2**24, heads=256)
     assert "rows" in rowwise.legal(Config(64, lists="tiles"), many, None)
     assert rowwise.configs(replace(problem, dim_qk=257), None) == []
