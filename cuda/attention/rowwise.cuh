@@ -3,16 +3,16 @@
 //
 // A warp computes one query row from the keys that its mask keeps and reads nothing else of K and
 // V; of a long row the warps of a CTA each take a share. It takes sixteen keys at a time, gathered
-// into registers in the layout of tensor core operands:
-//   scores: A is the query, the same in rows 0-7, and B eight keys. Lanes 4g..4g+3 read key g, a
-//     quarter of each 64 bytes; every lane gets the products of keys 2q and 2q + 1.
+// into registers that are operands of the tensor cores as they come, lane 4g + q of a warp:
+//   scores: eight rows of K are A, a quarter of 64 bytes of key g in lane (g, q). Its words 0 and 2
+//     are in row g of A, words 1 and 3 in row g + 8; the query's words 0 and 2 are in even columns
+//     of B, 1 and 3 in odd ones. So row g, even column, plus row g + 8, odd column, is the product.
 //   output: A is V transposed, rows columns of V and columns keys, and B the weights, the same in
 //   all
-//     columns. Lanes q, q + 4, .. read the four keys whose weights lane q has, eight columns each;
-//     two keys' columns are interleaved by a byte permutation. Every lane of a quad gets its
-//     output.
-// Which of a dot product's terms meet does not matter as long as both sides agree, so no element
-// moves between lanes. Softmax and score modifications are fp32, one key an element.
+//     columns. Lane (g, q) reads columns 8g.. of the four keys 2q, 2q + 8, 2q + 1 and 2q + 9; a
+//     byte permutation puts two keys' elements of a column into a word.
+// Which of a product's terms meet does not matter as long as both sides agree, so no element of K
+// or V moves between lanes or within a word. Softmax and score modifications are fp32.
 //
 // Time is that of the L2: each kept element moves a row of K and one of V.
 #pragma once
@@ -39,7 +39,7 @@ struct Rowwise {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kChunk = 16 * kPairs;
   static constexpr int kTiles = 2 * kPairs;                        // of eight keys
-  static constexpr int kQuarters = kHeadDim / 32;                  // loads of a key's row by a quad
+  static constexpr int kParts = kHeadDim / 32;                     // of 64 bytes of a key's row
   static constexpr int kSets = kHeadDim < 64 ? 1 : kHeadDim / 64;  // of 64 columns of V
   static_assert(kHeadDim % 32 == 0 && kPairs <= 2);
   using Keys = Source<kChunk, kWarps>;
@@ -97,18 +97,15 @@ struct Rowwise {
     float max, sum;
   };
 
-  struct Piece {
+  struct alignas(16) Piece {
     u32 word[4];
   };
 
   // Eight elements as they lie in memory, zeros from `valid` on.
   __device__ static __forceinline__ Piece load(const u16* from, int valid, bool wide) {
-    if (valid <= 0) return {{0, 0, 0, 0}};
-    if (kWide || (wide && valid >= 8)) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(from);
-      return {{raw.x, raw.y, raw.z, raw.w}};
-    }
-    Piece piece;
+    Piece piece = {};
+    if (valid <= 0) return piece;
+    if (kWide || (wide && valid >= 8)) return *reinterpret_cast<const Piece*>(from);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const u32 lo = 2 * i < valid ? from[2 * i] : 0;
@@ -141,26 +138,36 @@ struct Rowwise {
   }
 
   // out += V^T w; of the accumulators, 0 and 2 count, 1 and 3 are of columns that repeat theirs.
-  __device__ static __forceinline__ void accumulate(float (&out)[kSets][4][4], const Values& values,
-                                                    const float (&w)[kTiles][2]) {
+  __device__ static __forceinline__ void accumulate(float (&out)[kSets][4][4], Values& values,
+                                                    const float (&w)[kTiles], int lane) {
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const float (&lo)[2] = w[2 * pair];
-      const float (&hi)[2] = w[2 * pair + 1];
-      const u32 b0 = ptx::pack<T>(lo[0], lo[1]), b1 = ptx::pack<T>(hi[0], hi[1]);
+    for (int t = 0; t < kTiles; t += 2) {
+      const u32 mine = ptx::pack<T>(w[t], w[t + 1]);
+      u32 b[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        b[e] = __shfl_sync(0xffffffffu, mine, 4 * (2 * (lane & 3) + e));
+        // What a key that a bias masks holds must not count, as 0 * NaN would.
+        if (Scores::kMasks && (b[e] & 0xffff) == 0) clear(values[t][e]);
+        if (Scores::kMasks && b[e] >> 16 == 0) clear(values[t + 1][e]);
+      }
 #pragma unroll
       for (int set = 0; set < kSets; ++set) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const u32 v0 = values[2 * pair][0][set].word[i], v1 = values[2 * pair][1][set].word[i];
-          const u32 v2 = values[2 * pair + 1][0][set].word[i];
-          const u32 v3 = values[2 * pair + 1][1][set].word[i];
+          const u32 v0 = values[t][0][set].word[i], v1 = values[t + 1][0][set].word[i];
+          const u32 v2 = values[t][1][set].word[i], v3 = values[t + 1][1][set].word[i];
           const u32 a[4] = {(v0 & 0xffff) | v1 << 16, v0 >> 16 | (v1 & 0xffff0000),
                             (v2 & 0xffff) | v3 << 16, v2 >> 16 | (v3 & 0xffff0000)};
-          ptx::mma_m16n8k16<T>(out[set][i], a, b0, b1);
+          ptx::mma_m16n8k16<T>(out[set][i], a, b[0], b[1]);
         }
       }
     }
+  }
+
+  __device__ static __forceinline__ void clear(Piece (&pieces)[kSets]) {
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) pieces[set] = {};
   }
 
   // Takes the warp's keys of a row.
@@ -174,10 +181,13 @@ struct Rowwise {
     const u16* q_row =
         p.q + at.batch * p.q_batch + at.head * p.q_head + at.row * p.q_row + 8 * quad;
     const int valid_k = p.dim_qk - 8 * quad;
-    Piece q[kQuarters];
+    u32 q[kParts][2];
 #pragma unroll
-    for (int b = 0; b < kQuarters; ++b)
-      q[b] = load(q_row + 32 * b, valid_k - 32 * b, p.wide_q != 0);
+    for (int part = 0; part < kParts; ++part) {
+      const auto piece = load(q_row + 32 * part, valid_k - 32 * part, p.wide_q != 0);
+      q[part][0] = piece.word[group & 1];
+      q[part][1] = piece.word[2 + (group & 1)];
+    }
     float out[kSets][4][4];
 #pragma unroll
     for (int set = 0; set < kSets; ++set)
@@ -197,55 +207,39 @@ struct Rowwise {
         key_v[t][0] = __shfl_sync(0xffffffffu, mine, 8 * t + 2 * quad);
         key_v[t][1] = __shfl_sync(0xffffffffu, mine, 8 * t + 2 * quad + 1);
       }
-      Piece k_piece[kTiles][kQuarters];
+      Piece k_piece[kTiles][kParts];
 #pragma unroll
       for (int t = 0; t < kTiles; ++t)
 #pragma unroll
-        for (int b = 0; b < kQuarters; ++b)
-          k_piece[t][b] = load(row_of(k, key_k[t], k_row) + 32 * b,
-                               key_k[t] < 0 ? 0 : valid_k - 32 * b, p.wide_k != 0);
+        for (int part = 0; part < kParts; ++part)
+          k_piece[t][part] = load(row_of(k, key_k[t], k_row) + 32 * part,
+                                  key_k[t] < 0 ? 0 : valid_k - 32 * part, p.wide_k != 0);
       Values values;
       if constexpr (kHeadDim <= 128) load_values(values, p, v, v_row, key_v, lane);
 
-      float w[kTiles][2];  // products, then scores, then weights
+      float w[kTiles];  // scores, then weights, of keys 8 * t + group
       float max = state.max;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         float product[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-        for (int b = 0; b < kQuarters; ++b) {
-#pragma unroll
-          for (int half = 0; half < 4; half += 2) {
-            const u32 a[4] = {q[b].word[half], 0, q[b].word[half + 1], 0};
-            const u32(&word)[4] = k_piece[t][b].word;
-            ptx::mma_m16n8k16<T>(product, a, word[half], word[half + 1]);
-          }
-        }
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          at.key = key_v[t][e];
-          w[t][e] = at.key < 0 ? kNegativeInfinity : Scores::of(product[e], p, at);
-          max = fmaxf(max, w[t][e]);
-        }
+        for (int part = 0; part < kParts; ++part)
+          ptx::mma_m16n8k16<T>(product, k_piece[t][part].word, q[part][0], q[part][1]);
+        at.key = key_k[t];
+        w[t] = at.key < 0 ? kNegativeInfinity : Scores::of(product[0] + product[3], p, at);
+        max = fmaxf(max, w[t]);
       }
       if constexpr (kHeadDim > 128) load_values(values, p, v, v_row, key_v, lane);
 
-      max = lanes_max<3>(max);
+      max = lanes_max<28>(max);
       const float origin = max == kNegativeInfinity ? 0.f : max;  // keeps -inf - -inf away
       const float rescale = ptx::exp2(state.max - origin);
       state.max = max;
       state.sum *= rescale;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          w[t][e] = ptx::exp2(w[t][e] - origin);
-          state.sum += w[t][e];
-          // What a key that a bias masks holds must not count, as 0 * NaN would.
-          if (Scores::kMasks && w[t][e] == 0.f)
-#pragma unroll
-            for (int set = 0; set < kSets; ++set) values[t][e][set] = {{0, 0, 0, 0}};
-        }
+        w[t] = ptx::exp2(w[t] - origin);
+        state.sum += w[t];
       }
 #pragma unroll
       for (int set = 0; set < kSets; ++set) {
@@ -255,9 +249,9 @@ struct Rowwise {
           out[set][i][2] *= rescale;
         }
       }
-      accumulate(out, values, w);
+      accumulate(out, values, w, lane);
     }
-    state.sum = lanes_sum<3>(state.sum);
+    state.sum = lanes_sum<28>(state.sum);
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
 #pragma unroll

@@ -78,7 +78,7 @@ class Candidate:
         """Return about how many registers a thread needs (ptxas, sm_80 to sm_120, within 15 %)."""
         if self.rowwise:
             loaded = head_dim * self.rowwise.pairs
-            return 96 if loaded <= 64 else 168 if loaded <= 128 else 216
+            return 96 if loaded <= 64 else 168 if loaded <= 128 else 208
         query = head_dim // 4 if head_dim <= 128 else 0
         columns = self.tile[1] if head_dim <= 192 else self.tile[1] // 4
         return min(72 + head_dim // 2 + query + columns // 2, 300)

@@ -138,7 +138,7 @@ def _rowwise(
     if config is None:
         raise ArgumentError(mismatch("candidate", candidate.kernel, "a row-wise one"))
     stats, rows = demand.rows(), demand.query_rows
-    chunk = 256 // config.head_dim * config.pairs
+    chunk = 16 * config.pairs
     # Half a chunk of every row is empty; of lists of tiles, each is looked through by its rows.
     chunks = stats.kept / chunk + min(rows, stats.kept) / 2
     visited = demand.tiles((TILE, TILE)).visited
@@ -147,7 +147,8 @@ def _rowwise(
     missing = 1 - min(stats.kept / (visited * TILE**2), 1.0) if visited else 1.0
     fresh = (1 - missing**4) / (4 - 4 * missing) if missing < 1 else 1.0
     row_bytes = 32 * (-(-p.dim_qk // 16) + -(-p.dim_v // 16))  # whole sectors
-    instructions = 200 * rows + (30 + 65 * config.pairs) * chunks + 45 * looks
+    per_chunk = config.pairs * (70 + 1.7 * config.head_dim)  # as ptxas has them
+    instructions = 250 * rows + per_chunk * chunks + 45 * looks
     fit = max(candidate.occupancy(config.head_dim, facts), 1) * 4
     warps = facts.sm_count * min(fit, max(rows / facts.sm_count, 1))
     shared = stats.longest >= 256

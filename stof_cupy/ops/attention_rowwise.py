@@ -52,7 +52,7 @@ _FLOATS = {"float16": "stof::f16", "bfloat16": "stof::bf16", "float32": "float"}
 
 @dataclass(frozen=True)
 class Config:
-    """How: the head-dim class, the keys a warp takes at a time over 16, and the form of the mask."""
+    """How: the head-dim class, how many times 16 keys a warp takes at once, the form of the mask."""
 
     head_dim: int
     pairs: int = 1
@@ -113,7 +113,7 @@ def legal(config: Config, problem: Problem, mask: AnyMask | None) -> str:
 
 
 def configs(problem: Problem, mask: AnyMask | None) -> list[Config]:
-    """Return the configurations worth a choice: the smallest head-dim class, 16 and 32 keys at a time.
+    """Return the configurations worth a choice: the smallest head-dim class, 16 and 32 keys at once.
 
     Lists of keys are taken where there can be any: they are shorter than tiles and bitmaps where
     row-wise attention pays.
