@@ -14,7 +14,7 @@ namespace stof::attention {
 
 // A list of keys for each query row: `row_ptr` and `cols` are those of a CSR matrix (of all masks,
 // one after another), `order` the query rows, the `long_rows` longest first, or null.
-template <int kChunk, int kWarps>
+template <int kChunk>
 struct KeyLists {
   static constexpr int kQueue = 0;
 
@@ -26,8 +26,8 @@ struct KeyLists {
     template <typename P>
     __device__ __forceinline__ Block(const P& p, i64 mask, int index) {
       shared = index < p.long_rows;
-      first = shared ? index : p.long_rows + (index - p.long_rows) * kWarps;
-      rows = shared ? 1 : min(kWarps, p.seq_q - first);
+      first = shared ? index : p.long_rows + (index - p.long_rows) * p.block_rows;
+      rows = shared ? 1 : min(p.block_rows, p.seq_q - first);
       order = p.order ? p.order + mask * p.seq_q : nullptr;
     }
     __device__ __forceinline__ int row(int i) const { return order ? order[first + i] : first + i; }
@@ -56,11 +56,10 @@ struct KeyLists {
 
 // The mask's lists of 64x64 tiles and its bitmaps of 8x8 words, as in sm80.cuh; without lists,
 // every key. A warp gathers the keys of a row, tile by tile, in a ring of shared memory.
-template <int kChunk, int kWarps>
+template <int kChunk>
 struct TileLists {
   static constexpr int kQueue = 128;  // keys: up to kChunk - 1 are left when a tile adds 64
   static constexpr int kLong = 16;    // tiles, from which all warps share a row
-  static constexpr int kBlocks = kBitmapTile / kWarps;
 
   struct Block {
     bool shared;
@@ -69,13 +68,14 @@ struct TileLists {
     template <typename P>
     __device__ __forceinline__ Block(const P& p, i64 mask, int index) {
       const int q_tiles = ceil_div(p.seq_q, kBitmapTile);
-      const int slot = index / kBlocks;
+      const int blocks = kBitmapTile / p.block_rows;
+      const int slot = index / blocks;
       const int tile = p.order ? p.order[mask * q_tiles + slot] : slot;
       const int* bounds = p.row_ptr ? p.row_ptr + mask * (q_tiles + 1LL) + tile : nullptr;
       const int tiles = bounds ? bounds[1] - bounds[0] : ceil_div(p.seq_k, kBitmapTile);
       shared = tiles >= kLong;
-      first = tile * kBitmapTile + index % kBlocks * kWarps;
-      rows = max(0, min(kWarps, p.seq_q - first));
+      first = tile * kBitmapTile + index % blocks * p.block_rows;
+      rows = max(0, min(p.block_rows, p.seq_q - first));
     }
     __device__ __forceinline__ int row(int i) const { return first + i; }
   };

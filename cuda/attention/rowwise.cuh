@@ -29,7 +29,7 @@ namespace stof::attention {
 
 // kPairs: chunks of sixteen keys that are in flight. kWide: rows of q, k and v are 16-byte aligned,
 // and head dims multiples of 8.
-template <typename T, int kHeadDim, int kPairs, bool kWide, template <int, int> class Source,
+template <typename T, int kHeadDim, int kPairs, bool kWide, template <int> class Source,
           class Scores>
 struct Rowwise {
   static constexpr int kThreads = 128;
@@ -42,7 +42,7 @@ struct Rowwise {
   static constexpr int kParts = kHeadDim / 32;                     // of 64 bytes of a key's row
   static constexpr int kSets = kHeadDim < 64 ? 1 : kHeadDim / 64;  // of 64 columns of V
   static_assert(kHeadDim % 32 == 0 && kPairs <= 2);
-  using Keys = Source<kChunk, kWarps>;
+  using Keys = Source<kChunk>;
 
   // Of a row that warps share: each one's sums of weighted values, maximum and sum of weights.
   struct Partial {
@@ -83,6 +83,7 @@ struct Rowwise {
     int seq_q, seq_k;
     int dim_qk, dim_v;
     int blocks;                  // CTAs of a head
+    int block_rows;              // query rows of a CTA, whose warps take turns: a divisor of 64
     int long_rows;               // of KeyLists
     int wide_q, wide_k, wide_v;  // rows 16-byte aligned; not read if kWide
     int pairs_out;               // rows 4-byte aligned: two outputs a store

@@ -50,7 +50,17 @@ def attention_rowwise(
     strides = [f"{x}_{axis}" for x in ("q", "k", "v", "out") for axis in ("batch", "head", "row")]
     strides += ["bias_batch", "bias_head", "bias_row", "bias_key"]
     sizes = ["mask_batch", "mask_head", "heads", "heads_per_kv", "seq_q", "seq_k", "dim_qk"]
-    sizes += ["dim_v", "blocks", "long_rows", "wide_q", "wide_k", "wide_v", "pairs_out", "reach"]
+    sizes += [
+        "dim_v",
+        "blocks",
+        "block_rows",
+        "long_rows",
+        "wide_q",
+        "wide_k",
+        "wide_v",
+        "pairs_out",
+        "reach",
+    ]
     names = "".join("_" + re.sub(r"stof::|\W", "", each.lower()) for each in stages)
     scores = ", ".join(f"stof::attention::{each}" for each in stages)
     return KernelSpec(

@@ -148,16 +148,17 @@ def _rowwise(
     fresh = (1 - missing**4) / (4 - 4 * missing) if missing < 1 else 1.0
     row_bytes = 32 * (-(-p.dim_qk // 16) + -(-p.dim_v // 16))  # whole sectors
     per_chunk = config.pairs * (70 + 1.7 * config.head_dim)  # as ptxas has them
-    instructions = 250 * rows + per_chunk * chunks + 45 * looks
+    starts = rows * 4 / config.block_rows  # of warps
+    instructions = 110 * starts + 140 * rows + per_chunk * chunks + 45 * looks
     fit = max(candidate.occupancy(config.head_dim, facts), 1) * 4
-    warps = facts.sm_count * min(fit, max(rows / facts.sm_count, 1))
+    warps = facts.sm_count * min(fit, max(starts / facts.sm_count, 1))
     shared = stats.longest >= 256
     longest = stats.longest / chunk / (4 if shared else 1)
     clocks = {
         "issue": instructions / (facts.sm_count * 4 * c.issue),
         "l1": stats.kept * row_bytes / (64 * facts.sm_count),
         "latency": (rows * c.row_clk + chunks * c.chunk_clk) / warps,
-        "longest": longest * c.chunk_clk + c.row_clk,
+        "longest": longest * c.chunk_clk + c.row_clk * config.block_rows / 4,
     }
     terms = {name: value / rate.clocks for name, value in clocks.items()}
     listed = 4 * stats.kept if config.lists == "keys" else 8 * looks

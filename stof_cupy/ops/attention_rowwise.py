@@ -30,7 +30,7 @@ from stof_cupy.ops.attention_fields import (
 from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = [
-    "WARPS",
+    "BLOCK_ROWS",
     "Config",
     "Lists",
     "arguments",
@@ -40,8 +40,8 @@ __all__ = [
     "stages",
 ]
 
-WARPS = 4
-"""Query rows of a CTA, or warps of a long row."""
+BLOCK_ROWS = (4, 16)
+"""Query rows of a block of four warps: one each, which starts most warps, or four in turn."""
 
 Lists = Literal["keys", "tiles"]
 """What the kernel reads of a mask: `KeyLists`, or the tiles and bitmaps of a `Schedule`."""
@@ -52,11 +52,24 @@ _FLOATS = {"float16": "stof::f16", "bfloat16": "stof::bf16", "float32": "float"}
 
 @dataclass(frozen=True)
 class Config:
-    """How: the head-dim class, how many times 16 keys a warp takes at once, the form of the mask."""
+    """How.
+
+    Attributes
+    ----------
+    head_dim : int
+        One of `ROWWISE_HEAD_DIMS`.
+    pairs : int
+        Keys that a warp takes at once, over 16: 1 or 2.
+    lists : {"keys", "tiles"}
+        The form of the mask.
+    block_rows : int
+        One of `BLOCK_ROWS`.
+    """
 
     head_dim: int
     pairs: int = 1
     lists: Lists = "keys"
+    block_rows: int = 4
 
     def spec(
         self, problem: Problem, scores: Scores | None = None, *, wide: bool = True
@@ -97,6 +110,8 @@ def legal(config: Config, problem: Problem, mask: AnyMask | None) -> str:
     dims = problem.dim_qk, problem.dim_v
     if config.head_dim not in ROWWISE_HEAD_DIMS or config.pairs not in (1, 2):
         return f"no kernel for {config}"
+    if config.block_rows not in BLOCK_ROWS:
+        return f"{config.block_rows} rows a block: one of {BLOCK_ROWS}"
     if max(dims) > config.head_dim:
         return f"head dims {dims[0]} and {dims[1]}: at most {config.head_dim}"
     if config.pairs == 2 and config.head_dim > 128:
@@ -113,7 +128,7 @@ def legal(config: Config, problem: Problem, mask: AnyMask | None) -> str:
 
 
 def configs(problem: Problem, mask: AnyMask | None) -> list[Config]:
-    """Return the configurations worth a choice: the smallest head-dim class, 16 and 32 keys at once.
+    """Return the configurations worth a choice, all of the smallest head-dim class.
 
     Lists of keys are taken where there can be any: they are shorter than tiles and bitmaps where
     row-wise attention pays.
@@ -121,7 +136,7 @@ def configs(problem: Problem, mask: AnyMask | None) -> list[Config]:
     dim = max(problem.dim_qk, problem.dim_v)
     head_dim = next((size for size in ROWWISE_HEAD_DIMS if dim <= size), ROWWISE_HEAD_DIMS[-1])
     lists: Lists = "tiles" if mask is None or isinstance(mask, BuiltMask) else "keys"
-    made = (Config(head_dim, pairs, lists) for pairs in (1, 2))
+    made = (Config(head_dim, pairs, lists, rows) for rows in BLOCK_ROWS for pairs in (1, 2))
     return [each for each in made if not legal(each, problem, mask)]
 
 
@@ -218,9 +233,9 @@ def arguments(
     """
     q, k, v, out, lse = tensors
     if config.lists == "keys":
-        blocks = long_rows + -(-(problem.seq_q - long_rows) // WARPS)
+        blocks = long_rows + -(-(problem.seq_q - long_rows) // config.block_rows)
     else:
-        blocks = -(-problem.seq_q // TILE) * (TILE // WARPS)
+        blocks = -(-problem.seq_q // TILE) * (TILE // config.block_rows)
     terms, kept = score_fields(scores, problem, q)
     fields = {
         **tensor_fields(q=q, k=k, v=v, out=out),
@@ -235,6 +250,7 @@ def arguments(
         "dim_qk": problem.dim_qk,
         "dim_v": problem.dim_v,
         "blocks": blocks,
+        "block_rows": config.block_rows,
         "long_rows": long_rows,
     }
     return (blocks * problem.heads * problem.batch,), fields, kept

@@ -41,6 +41,7 @@ def run(
     where: str = "cpu",
     lists: str = "keys",
     pairs: int = 1,
+    rows: int = 4,
     views: tuple[str, ...] = ("", "", "", ""),
     kv_lengths: Any = None,
     overflow: bool = False,
@@ -69,7 +70,9 @@ def run(
     q, k, v, out = (placed(x, view) for x, view in zip((q, k, v, out), views, strict=True))
     lengths = None if kv_lengths is None else xp.asarray(kv_lengths)
     _, problem, bsr, complete = validate(q, k, v, mask, Scores(**terms), lengths, out)
-    config = next(c for c in rowwise.configs(problem, bsr) if c.pairs == pairs)
+    config = next(
+        c for c in rowwise.configs(problem, bsr) if (c.pairs, c.block_rows) == (pairs, rows)
+    )
     config = replace(config, lists="tiles" if bsr is None else lists)
     assert rowwise.legal(config, problem, bsr) == ""
     if where == "gpu":
@@ -133,12 +136,27 @@ def draw_mask(seed: int, sq: int, sk: int) -> Any:
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("lists", ["keys", "tiles"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("dim", "dim_v"), [(64, 64), (40, 24), (100, 128), (31, 5), (256, 200)])
-def test_head_dims(where, lists, dtype, dim, dim_v):
+@pytest.mark.parametrize(
+    ("dim", "dim_v", "dtype", "lists"),
+    [
+        (64, 64, "float16", "keys"),
+        (64, 64, "bfloat16", "tiles"),
+        (40, 24, "bfloat16", "keys"),
+        (100, 128, "float16", "tiles"),
+        (31, 5, "float16", "keys"),
+        (256, 200, "bfloat16", "keys"),
+        (200, 256, "float16", "tiles"),
+    ],
+)
+def test_head_dims(where, dim, dim_v, dtype, lists):
     arrays = inputs(dim, dtype, dim=dim, dim_v=dim_v, sq=20)
     check(*arrays, draw_mask(dim, 20, 130), where=where, lists=lists)
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("lists", ["keys", "tiles"])
+def test_several_rows_a_warp(where, lists):
+    check(*inputs(sq=45, sk=130), draw_mask(3, 45, 130), where=where, lists=lists, rows=16)
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -306,6 +324,7 @@ def test_what_is_refused():
     assert "without a mask" in rowwise.legal(Config(64), problem, None)
     assert "at most 32" in rowwise.legal(Config(32, lists="tiles"), problem, None)
     assert "no kernel" in rowwise.legal(Config(96, lists="tiles"), problem, None)
+    assert "one of" in rowwise.legal(Config(64, lists="tiles", block_rows=8), problem, None)
     assert "at most 128" in rowwise.legal(Config(256, 2), problem, None)
     many = replace(problem, seq_q=2**24, heads=256)
     assert "rows" in rowwise.legal(Config(64, lists="tiles"), many, None)
@@ -341,7 +360,10 @@ def test_random_cases(seed):
         seed, DTYPES[seed % 2], batch=batch, heads=kv_heads * group, kv_heads=kv_heads,
         sq=sq, sk=sk, dim=dim, dim_v=dim_v,
     )  # fmt: skip
-    how: dict[str, Any] = {"lists": str(g.choice(["keys", "tiles"]))}
+    how: dict[str, Any] = {
+        "lists": str(g.choice(["keys", "tiles"])),
+        "rows": int(g.choice([4, 16])),
+    }
     if g.random() < 0.3:
         how["kv_lengths"] = g.integers(0, sk + 1, batch).astype(np.int32)
     if g.random() < 0.3:
