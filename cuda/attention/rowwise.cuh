@@ -3,16 +3,18 @@
 //
 // A warp computes one query row from the keys that its mask keeps and reads nothing else of K and
 // V; of a long row the warps of a CTA each take a share. It takes sixteen keys at a time, gathered
-// into registers that are operands of the tensor cores as they come, lane 4g + q of a warp:
-//   scores: eight rows of K are A, a quarter of 64 bytes of key g in lane (g, q). Its words 0 and 2
-//     are in row g of A, words 1 and 3 in row g + 8; the query's words 0 and 2 are in even columns
-//     of B, 1 and 3 in odd ones. So row g, even column, plus row g + 8, odd column, is the product.
-//   output: A is V transposed, rows columns of V and columns keys, and B the weights, the same in
-//   all
-//     columns. Lane (g, q) reads columns 8g.. of the four keys 2q, 2q + 8, 2q + 1 and 2q + 9; a
-//     byte permutation puts two keys' elements of a column into a word.
+// into registers that are operands of the tensor cores as they come. In lane 4g + q of a warp:
+//
+// Scores: eight rows of K are A, a quarter of 64 bytes of key g in each lane. Its words 0 and 2 are
+// in row g of A, words 1 and 3 in row g + 8; the query's words 0 and 2 are in even columns of B,
+// 1 and 3 in odd ones. So row g, even column, plus row g + 8, odd column, is the product.
+//
+// Output: A is V transposed, rows columns of V and columns keys; B is the weights, the same in all
+// columns. A lane reads columns 8g.. of keys 2q, 2q + 8, 2q + 1 and 2q + 9; byte permutations put
+// two keys' elements of a column into a word.
+//
 // Which of a product's terms meet does not matter as long as both sides agree, so no element of K
-// or V moves between lanes or within a word. Softmax and score modifications are fp32.
+// or V moves between lanes. Softmax and score modifications are fp32.
 //
 // Time is that of the L2: each kept element moves a row of K and one of V.
 #pragma once
