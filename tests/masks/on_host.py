@@ -26,7 +26,7 @@ from stof_cupy.jit.spec import KernelSpec
 
 HERE = Path(__file__).parent
 _LAUNCH = """
-#include "on_host.hpp"
+#include "on_host_ptx.hpp"
 #include "{header}"
 #include <atomic>
 #include <csignal>
@@ -55,9 +55,12 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
     host::cta = &cta;
     std::vector<char> memory({smem} + 1025);
     smem = memory.data() + (-reinterpret_cast<unsigned long long>(memory.data()) & 1023);
+    host::shared = smem;
+    host::shared_size = {smem};
     for (unsigned i; ended && (i = next++) < order.size();) {{
       blockIdx = {{order[i] % x, order[i] / x, 0}};
-      std::memset(smem, 0xa5, {smem});
+      std::memset(smem, 0xff, {smem});  // NaN
+      host::start_copies({threads});
       if (!host::run_cta(random)) ended = false;
     }}
   }};
@@ -77,7 +80,7 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
 # to change stacks.
 _FLAGS = [
     "-std=c++17",
-    "-O2",
+    "-O1",
     "-shared",
     "-fPIC",
     "-pthread",
