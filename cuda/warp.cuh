@@ -19,4 +19,21 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
+// Sum, or maximum, over the lanes that differ in the bits `kBits` of their number alone.
+template <int kBits>
+__device__ __forceinline__ float lanes_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    if (kBits & step) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+template <int kBits>
+__device__ __forceinline__ float lanes_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    if (kBits & step) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
 }  // namespace stof

@@ -17,4 +17,11 @@ __device__ __forceinline__ float log2(float x) {
   return r;
 }
 
+// 1 / x. Relative error about 2^-23.
+__device__ __forceinline__ float reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 }  // namespace stof::ptx

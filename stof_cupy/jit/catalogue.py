@@ -13,6 +13,8 @@ from itertools import product
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
+from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -272,6 +274,10 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs: list[KernelSpec] = []
     for dtype in _SHORT:
         specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
+        specs += [attention_sm90(dtype, config) for config in SM90_CONFIGS]
+        specs += [
+            attention_rowwise(dtype, head_dim, 1, "KeyLists") for head_dim in ROWWISE_HEAD_DIMS
+        ]
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},
@@ -283,6 +289,8 @@ def catalogue() -> tuple[KernelSpec, ...]:
             specs.append(gemm_sm80(dtype, tile, **epilogue))
         specs += [layer_norm(dtype), embedding(dtype)]
         specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
+    for head_dim, wide in product(ROWWISE_HEAD_DIMS, (True, False)):
+        specs.append(attention_rowwise("float16", head_dim, 1, "TileLists", wide=wide))
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

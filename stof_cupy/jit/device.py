@@ -35,6 +35,12 @@ class DeviceFacts:
     clock_khz : int
         Peak SM clock.
     memory_bytes : int
+    threads_per_sm : int
+    memory_clock_khz, memory_bus_bits : int
+        Their product, twice and over 8, is the memory's bandwidth in thousand bytes per second; 0
+        where the driver does not say.
+    driver : int
+        Version of CUDA that the driver is for, e.g. 13000.
     """
 
     name: str
@@ -46,6 +52,10 @@ class DeviceFacts:
     l2_bytes: int
     clock_khz: int
     memory_bytes: int
+    threads_per_sm: int = 2048
+    memory_clock_khz: int = 0
+    memory_bus_bits: int = 0
+    driver: int = 0
 
 
 def arch_of(cc: tuple[int, int], supported: Iterable[int]) -> str:
@@ -149,6 +159,7 @@ def _facts(device_id: int) -> DeviceFacts:
 
         properties = runtime.getDeviceProperties(device_id)
         attributes = Device(device_id).attributes
+        driver = runtime.driverGetVersion()
     cc = (properties["major"], properties["minor"])
     return DeviceFacts(
         name=properties["name"].decode(),
@@ -160,4 +171,8 @@ def _facts(device_id: int) -> DeviceFacts:
         l2_bytes=attributes["L2CacheSize"],
         clock_khz=attributes["ClockRate"],
         memory_bytes=properties["totalGlobalMem"],
+        threads_per_sm=attributes["MaxThreadsPerMultiProcessor"],
+        memory_clock_khz=attributes.get("MemoryClockRate", 0),
+        memory_bus_bits=attributes.get("GlobalMemoryBusWidth", 0),
+        driver=driver,
     )

@@ -10,7 +10,12 @@ import numpy as np
 
 from stof_cupy.errors import ArgumentError, mismatch
 
-__all__ = ["KernelSpec"]
+__all__ = ["TENSOR_MAP", "KernelSpec"]
+
+TENSOR_MAP = "V128"
+"""Code of a field that is a tensor map, ``stof::ptx::TensorMap``, aligned to 64 bytes."""
+
+_TENSOR_MAP_ALIGNMENT = 64
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ARCH = re.compile(r"\d{2,3}(\+|[af]?)")
@@ -36,7 +41,8 @@ class KernelSpec:
         ``static __device__ void run(const Params&, char* smem)``.
     params : tuple of (str, str)
         The fields of ``Params`` in order, each with its NumPy code: pointers are ``"u8"``, ``int``
-        ``"i4"``, ``long long`` ``"i8"``, ``float`` ``"f4"``, an array member ``"(4,)i8"``.
+        ``"i4"``, ``long long`` ``"i8"``, ``float`` ``"f4"``, an array member ``"(4,)i8"``, a tensor
+        map :data:`TENSOR_MAP`.
     threads : int
         Threads of a block.
     smem_bytes : int
@@ -89,10 +95,28 @@ class KernelSpec:
 
     def params_dtype(self) -> np.dtype[Any]:
         """Return the NumPy struct with the layout of ``Params``."""
-        return np.dtype(list(self.params), align=True)
+        if all(code != TENSOR_MAP for _, code in self.params):
+            return np.dtype(list(self.params), align=True)
+        # NumPy knows no alignment beyond that of its numbers.
+        offsets, at = [], 0
+        for _, code in self.params:
+            one = np.dtype(code)
+            at = _up(at, _TENSOR_MAP_ALIGNMENT if code == TENSOR_MAP else one.alignment)
+            offsets.append(at)
+            at += one.itemsize
+        names, codes = zip(*self.params, strict=True)
+        size = _up(at, _TENSOR_MAP_ALIGNMENT)
+        layout: Any = {"names": names, "formats": codes, "offsets": offsets, "itemsize": size}
+        made: np.dtype[Any] = np.dtype(layout)
+        return made
 
     def supports(self, arch: str) -> bool:
         """Whether the kernel can be compiled for `arch`, e.g. ``"89"`` or ``"90a"``."""
         if self.arch.endswith("+"):
             return int(arch.rstrip("af")) >= int(self.arch[:-1])
         return arch == self.arch
+
+
+def _up(size: int, step: int) -> int:
+    """Return the smallest multiple of `step` from `size` on."""
+    return -(-size // step) * step

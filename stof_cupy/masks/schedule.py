@@ -17,7 +17,7 @@ from stof_cupy.masks.retile import retile
 from stof_cupy.masks.tiles import Int32s, Int64s, Tiles
 from stof_cupy.masks.worklists import WorkLists, joined, listed
 
-__all__ = ["DeviceSchedule", "Layout", "Schedule", "ScheduleStats"]
+__all__ = ["DeviceSchedule", "Layout", "Schedule", "ScheduleStats", "mask_strides"]
 
 Layout = Literal["words", "accumulator"]
 """Bit order of a schedule's bitmaps, see `Schedule`."""
@@ -80,7 +80,7 @@ class DeviceSchedule:
 
     def mask_strides(self, batch: int, heads: int) -> tuple[int, int]:
         """Return the strides of `mask_of`, see `Schedule.mask_strides`."""
-        return _mask_strides(self.mask_of.shape, batch, heads)
+        return mask_strides(self.mask_of.shape, batch, heads)
 
     @property
     def nbytes(self) -> int:
@@ -223,7 +223,7 @@ class Schedule:
         ShapeError
             If the leading axes do not broadcast to ``(batch, heads)``.
         """
-        return _mask_strides(self.mask_of.shape, batch, heads)
+        return mask_strides(self.mask_of.shape, batch, heads)
 
     def on_device(self) -> DeviceSchedule:
         """Return the arrays on CuPy's current device, uploaded on the first call for it.
@@ -251,7 +251,8 @@ class Schedule:
 _ARRAYS = tuple(each.name for each in fields(DeviceSchedule) if each.name != "overflow")
 
 
-def _mask_strides(lead: tuple[int, ...], batch: int, heads: int) -> tuple[int, int]:
+def mask_strides(lead: tuple[int, ...], batch: int, heads: int) -> tuple[int, int]:
+    """Return the strides of an array of masks' numbers, see `Schedule.mask_strides`."""
     if not all(got in (1, size) for got, size in zip(lead, (batch, heads), strict=True)):
         hint = "leading axes are (batch, heads), 1 where one mask serves all"
         raise ShapeError(mismatch("mask", f"leading axes {lead}", (batch, heads), hint))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 from stof_cupy.masks.bitmap import TILE
-from stof_cupy.masks.schedule import Layout, Schedule
+from stof_cupy.masks.keylists import KeyLists
+from stof_cupy.masks.schedule import Layout, Schedule, ScheduleStats
+from stof_cupy.masks.statistics import RowStats, row_stats, tile_stats
 from stof_cupy.masks.tiles import Tiles
 
 __all__ = ["Scheduled"]
@@ -56,11 +58,52 @@ class Scheduled:
         [16, 2]
         """
         key = (*tile,) if isinstance(tile, tuple | list) else tile, layout, packed
-        found = self._schedules.get(key)
+        found: Schedule | None = self._schedules.get(key)
         if found is None:
             masks, mask_of = self._scheduled()
             built = Schedule.of(masks, mask_of, tile=tile, layout=layout, packed=packed)
             found = self._schedules.setdefault(key, built)  # of two threads, the first one's
+        return found
+
+    def key_lists(self) -> KeyLists:
+        """Return the keys that each query row keeps; built on the first call, then kept.
+
+        Raises
+        ------
+        UnsupportedError
+            If the masks keep 2**31 - 4096 elements or more.
+        """
+        lists: KeyLists = self._kept("key_lists", KeyLists.of)
+        return lists
+
+    def row_stats(self) -> RowStats:
+        """Return what the rows keep, without making lists; counted once."""
+        stats: RowStats = self._kept("row_stats", row_stats)
+        return stats
+
+    def tile_stats(self, tile: tuple[int, int] = (TILE, TILE)) -> ScheduleStats:
+        """Return ``schedule(tile).stats``, without making lists if sides are multiples of 64.
+
+        Examples
+        --------
+        >>> from stof_cupy import masks
+        >>> masks.causal(1000).tobsr().tile_stats((128, 64)).visited
+        72
+        """
+        if tile[0] % TILE or tile[1] % TILE:
+            return self.schedule(tile).stats
+        key = "tile_stats", *tile
+        stats: ScheduleStats = self._kept(
+            key, lambda masks, mask_of: tile_stats(masks, mask_of, tile)
+        )
+        return stats
+
+    def _kept(self, key: Any, make: Callable[[Sequence[Tiles], Any], Any]) -> Any:
+        found = self._schedules.get(key)
+        if found is None:
+            masks, mask_of = self._scheduled()
+            every = [masks] if isinstance(masks, Tiles) else list(masks)
+            found = self._schedules.setdefault(key, make(every, mask_of))
         return found
 
     @abstractmethod
@@ -68,7 +111,7 @@ class Scheduled:
         """Return the tiles of each distinct mask, and which one each batch and head takes."""
 
     @cached_property
-    def _schedules(self) -> dict[Any, Schedule]:
+    def _schedules(self) -> dict[Any, Any]:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

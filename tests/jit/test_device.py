@@ -69,6 +69,9 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         "MaxSharedMemoryPerMultiprocessor": 167936,
         "L2CacheSize": 40 << 20,
         "ClockRate": 1410000,
+        "MaxThreadsPerMultiProcessor": 2048,
+        "MemoryClockRate": 1593000,
+        "GlobalMemoryBusWidth": 5120,
     }
     cupy, cuda, runtime = (ModuleType(n) for n in ("cupy", "cupy.cuda", "cupy.cuda.runtime"))
     cupy.cuda, cuda.runtime = cuda, runtime
@@ -77,6 +80,7 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     runtime.CUDARuntimeError = CUDARuntimeError
     runtime.getDevice = lambda: 0
     runtime.getDeviceProperties = properties
+    runtime.driverGetVersion = lambda: 13000
     for module in (cupy, cuda, runtime):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(nvrtc, "load", lambda: SimpleNamespace(archs=NVRTC_13_5))
@@ -85,7 +89,10 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     device._facts.cache_clear()
 
 
-A100 = DeviceFacts("NVIDIA A100", "80", (8, 0), 108, 166912, 167936, 40 << 20, 1410000, 80 << 30)
+A100 = DeviceFacts(
+    *("NVIDIA A100", "80", (8, 0), 108, 166912, 167936, 40 << 20, 1410000, 80 << 30),
+    *(2048, 1593000, 5120, 13000),
+)
 
 
 def test_facts_are_asked_once(fake_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,21 @@
 struct Index {
   unsigned x, y, z;
 };
-thread_local Index threadIdx, blockIdx;
+thread_local Index threadIdx, blockIdx, gridDim;
 using std::max;
 using std::min;
+
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace host {
 
@@ -47,9 +59,9 @@ struct Thread {
   jmp_buf resume;
   std::unique_ptr<char[]> stack{new char[kStack]};  // not cleared: little of it is ever touched
   bool started = false, done = false;
-  const Barrier* barrier = nullptr;  // what it waited at last, and in which round
-  unsigned round = 0;
-  bool waits() const { return done || (barrier && barrier->round == round); }
+  const unsigned* watched = nullptr;  // what it waited for a change of at last, and its value then
+  unsigned seen = 0;
+  bool waits() const { return done || (watched && *watched == seen); }
 };
 
 struct Cta {
@@ -61,20 +73,23 @@ struct Cta {
 };
 thread_local Cta* cta;
 void (*body)();
+// Does one of the things that happen beside the threads, such as the landing of a copy; false if
+// there is none.
+bool (*beside)() = nullptr;
 
 inline Warp& warp() { return cta->warps[threadIdx.x / 32]; }
 
-inline void wait_at(Barrier& barrier) {
-  const unsigned round = barrier.round;
-  if (++barrier.arrived == barrier.values[0].size()) {
-    barrier.arrived = 0;
-    ++barrier.round;
-    return;
-  }
+inline void wait_for_change(const unsigned& of) {
   Thread& me = cta->threads[threadIdx.x];
-  me.barrier = &barrier;
-  me.round = round;
+  me.watched = &of;
+  me.seen = of;
   if (!_setjmp(me.resume)) _longjmp(cta->scheduler, 1);
+}
+
+inline void wait_at(Barrier& barrier) {
+  if (++barrier.arrived < barrier.values[0].size()) return wait_for_change(barrier.round);
+  barrier.arrived = 0;
+  ++barrier.round;
 }
 
 // What all who meet there bring along, in order.
@@ -88,7 +103,11 @@ inline const Barrier::Values& gathered(Barrier& barrier, long long value) {
 template <typename T>
 T shuffled(unsigned lanes, T value, int from) {
   if (lanes != ~0u) std::abort();
-  return static_cast<T>(gathered(warp().shuffled, value)[from]);
+  long long bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = gathered(warp().shuffled, bits)[from];
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 inline unsigned ballot(unsigned lanes, bool x) {
@@ -122,7 +141,10 @@ inline void resume(Thread& thread) {
 inline bool run_cta(std::mt19937& random) {
   std::vector<unsigned> order(cta->threads.size());
   std::iota(order.begin(), order.end(), 0);
-  for (Thread& thread : cta->threads) thread.started = thread.done = false;
+  for (Thread& thread : cta->threads) {
+    thread.started = thread.done = false;
+    thread.watched = nullptr;
+  }
   const auto waits = [](const Thread& thread) { return thread.waits(); };
   size_t done = 0;
   const auto turn = [&](unsigned first, unsigned last) {
@@ -137,7 +159,11 @@ inline bool run_cta(std::mt19937& random) {
   };
   while (done < order.size()) {
     const auto begin = cta->threads.begin();
-    if (std::all_of(begin, cta->threads.end(), waits)) return false;
+    if (std::all_of(begin, cta->threads.end(), waits)) {
+      if (!beside || !beside()) return false;
+      continue;
+    }
+    if (beside && random() % 4 == 0) beside();
     if (random() % 2) {
       turn(0, order.size());
     } else {
@@ -169,8 +195,9 @@ inline int __any_sync(unsigned lanes, bool x) { return host::ballot(lanes, x) !=
 inline int __all_sync(unsigned lanes, bool x) { return host::ballot(lanes, x) == ~0u; }
 
 template <typename T>
-T __shfl_sync(unsigned lanes, T x, int from) {
-  return host::shuffled(lanes, x, from % 32);
+T __shfl_sync(unsigned lanes, T x, int from, int width = 32) {
+  const int lane = threadIdx.x % 32;
+  return host::shuffled(lanes, x, lane / width * width + from % width);
 }
 
 template <typename T>
@@ -182,6 +209,12 @@ template <typename T>
 T __shfl_up_sync(unsigned lanes, T x, int by) {
   const int lane = threadIdx.x % 32;
   return host::shuffled(lanes, x, lane < by ? lane : lane - by);
+}
+
+inline float __int_as_float(int bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
 }
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
@@ -223,4 +256,50 @@ inline float to_float(f16 x) {
   return x.bits >> 15 ? -size : size;
 }
 
+template <typename T>
+T from_float(float x);
+
+template <>
+inline bf16 from_float<bf16>(float x) {
+  u32 bits;
+  std::memcpy(&bits, &x, 4);
+  if (std::isnan(x)) return {0x7fff};
+  return {static_cast<u16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+template <>
+inline f16 from_float<f16>(float x) {
+  const u32 sign = std::signbit(x) ? 0x8000 : 0;
+  const float size = std::fabs(x);
+  if (std::isnan(x)) return {0x7fff};
+  if (size >= 65520.f) return {static_cast<u16>(sign | 0x7c00)};
+  const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
+  const u32 steps = static_cast<u32>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+  return {static_cast<u16>(sign | ((exponent + 14) * 1024 + steps))};
+}
+
+template <typename T>
+u32 pack(float lo, float hi) {
+  return from_float<T>(lo).bits | static_cast<u32>(from_float<T>(hi).bits) << 16;
+}
+
+inline float exp2(float x) { return std::exp2(x); }
+inline float log2(float x) { return std::log2(x); }
+inline float reciprocal(float x) { return 1 / x; }
+
 }  // namespace stof::ptx
+
+namespace host {
+
+// `to_float` of the lower half of `bits`, quickly.
+template <typename T>
+float number(unsigned bits) {
+  static const std::vector<float> table = [] {
+    std::vector<float> all(65536);
+    for (unsigned i = 0; i < 65536; ++i) all[i] = stof::ptx::to_float(T{static_cast<stof::u16>(i)});
+    return all;
+  }();
+  return table[bits & 0xffff];
+}
+
+}  // namespace host

@@ -26,7 +26,7 @@ from stof_cupy.jit.spec import KernelSpec
 
 HERE = Path(__file__).parent
 _LAUNCH = """
-#include "on_host.hpp"
+#include "on_host_ptx.hpp"
 #include "{header}"
 #include <atomic>
 #include <csignal>
@@ -55,9 +55,12 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
     host::cta = &cta;
     std::vector<char> memory({smem} + 1025);
     smem = memory.data() + (-reinterpret_cast<unsigned long long>(memory.data()) & 1023);
+    host::shared = smem;
+    host::shared_size = {smem};
     for (unsigned i; ended && (i = next++) < order.size();) {{
       blockIdx = {{order[i] % x, order[i] / x, 0}};
-      std::memset(smem, 0xa5, {smem});
+      std::memset(smem, 0xff, {smem});  // NaN
+      host::start_copies({threads});
       if (!host::run_cta(random)) ended = false;
     }}
   }};
@@ -77,7 +80,7 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
 # to change stacks.
 _FLAGS = [
     "-std=c++17",
-    "-O2",
+    "-O1",
     "-shared",
     "-fPIC",
     "-pthread",
@@ -130,11 +133,13 @@ def library(source: str) -> ctypes.CDLL:
     """Compile C++ that may include headers of cuda/, and those of this folder."""
     with TemporaryDirectory() as folder:
         at = Path(folder)
-        # Instead of the header of that name, which is PTX; on_host.hpp has what it has.
-        (at / "ptx").mkdir()
-        (at / "ptx" / "convert.cuh").write_text("")
+        shutil.copytree(cuda_root(), at / "cuda")
+        # The headers here, or those that include them, have what those in PTX have.
+        for header in (at / "cuda" / "ptx").glob("*.cuh"):
+            if "asm" in header.read_text():
+                header.write_text("")
         (at / "host.cpp").write_text(source)
-        includes = [f"-I{path}" for path in (at, HERE, cuda_root())]
+        includes = [f"-I{path}" for path in (HERE, at / "cuda")]
         command = [compiler(), *_FLAGS, *includes, "host.cpp", "-o", "host.so"]
         done = subprocess.run(command, cwd=at, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

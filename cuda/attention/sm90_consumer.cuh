@@ -1,0 +1,291 @@
+// A multiplying warpgroup of the sm_90a attention: 64 query rows of the CTA's tile.
+//
+// One step, for key tile i (FlashAttention-3):
+//   start S = Q K_i^T | start O += P V_{i-1} | wait S | mask, softmax | wait O | P = S, rescale O
+// so that the second product runs under the softmax. Between the first two a warpgroup holds the
+// turn: the others' softmax then runs under its products.
+//
+// What is changed here: wgmma reads and writes registers while the code goes on. Any access to S, O
+// or P that is not ordered by the waits makes ptxas serialise everything (C75xx in its log, an
+// error in stof_cupy/jit/compile.py).
+#pragma once
+
+#include "attention/sm90_epilogue.cuh"
+#include "attention/sm90_mask.cuh"
+#include "attention/sm90_shape.cuh"
+#include "attention/sm90_softmax.cuh"
+#include "pipeline.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/operand.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace stof::attention::sm90 {
+
+template <class K>
+struct Consumer {
+  using Params = typename K::Params;
+  using T = typename K::T;
+  using Bits = MaskBits<K::kN>;
+  static_assert(Bits::kWords == K::kMaskWords);
+
+  // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
+  // room later.
+  static constexpr bool kRescaleFirst = K::kDimV > 128;
+  static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
+  enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };  // each plus the warpgroup's number
+
+  const Params& p;
+  const u32 smem;
+  const int group;   // which warpgroup
+  const int thread;  // of the warpgroup
+  const bool leader;
+  const u64 operand_q, operand_k, operand_v;
+  const Waiter<K::kBounded> wait;
+  RingPosition<K::kRows> rows;
+  RingPosition<K::kQueries> queries;
+  RingPosition<K::kStages> tiles;  // keys; values follow one step behind
+
+  float o[K::kDimV / 2];
+  u32 weights[K::kN / 4];  // P, packed: the scores' registers in order are its operand
+  float rescale[2];
+  OnlineSoftmax softmax;
+
+  __device__ __forceinline__ Consumer(const Params& params, u32 shared, int warpgroup)
+      : p(params),
+        smem(shared),
+        group(warpgroup),
+        thread(threadIdx.x % 128),
+        leader(thread == 0),
+        operand_q(ptx::operand_k_major(shared + K::kQ + warpgroup * 64 * 128)),
+        operand_k(ptx::operand_k_major(shared + K::kK)),
+        operand_v(ptx::operand_n_major(shared + K::kV, K::kSlabBytesKv)),
+        wait(params.report) {}
+
+  __device__ __forceinline__ void run() {
+    if (kTurns && group == 0) ptx::barrier_arrive(kTurn, 256);  // the first turn is its own
+    while (true) {
+      const u32 buffer = rows.buffer();
+      wait(K::full(smem, K::kRowBarriers, buffer), rows.full(), kRowFull);
+      const Row row = Row::load(K::row_info(smem, buffer));
+      if (row.tiles < 0) break;
+      wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
+      attend(row.tiles, row.masked, row.parts, row.limit);
+      store();
+      rows.advance();
+      queries.advance();
+    }
+    if (K::kQueries > 1) release_previous_q();
+  }
+
+  __device__ __forceinline__ void attend(int count, int masked, int parts, int limit) {
+    softmax = OnlineSoftmax{};
+#pragma unroll
+    for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
+    if (count == 0) {
+      if (K::kQueries > 1) release_previous_q();
+      return;
+    }
+    first(masked, parts, limit);
+#pragma unroll 1
+    for (int i = 1; i < masked; ++i) step<true>(i, masked, parts, limit);
+#pragma unroll 1
+    for (int i = max(1, masked); i < count; ++i) step<false>(i, masked, parts, limit);
+    last();
+  }
+
+  __device__ __forceinline__ void first(int masked, int parts, int limit) {
+    float s[K::kN / 2];
+    Bits bits;
+    wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
+    multiply_qk(s);
+    if (masked > 0) load_bits(bits, 0, masked, parts, limit);
+    if (K::kQueries > 1) release_previous_q();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    release_k<true>();
+    if (masked > 0)
+      take_weights<true>(s, bits);
+    else
+      take_weights<false>(s, bits);
+    pack(s);
+  }
+
+  template <bool kMasked>
+  __device__ __forceinline__ void step(int i, int masked, int parts, int limit) {
+    if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i, masked, parts, limit);
+    float s[K::kN / 2];
+    Bits bits;
+    const RingPosition<K::kStages> before = tiles;
+    tiles.advance();
+    wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
+    if (kTurns) ptx::barrier_sync(kTurn + group, 256);
+    multiply_qk(s);
+    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
+    if (kRescaleFirst) rescale_output();
+    start_pv(before);
+    if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
+    ptx::wgmma_wait<1>();
+    ptx::pin(s);
+    release_k<kMasked>();
+    take_weights<kMasked>(s, bits);
+    ptx::wgmma_wait<0>();
+    ptx::pin(o);
+    release_v(before);
+    pack(s);
+    if (!kRescaleFirst) rescale_output();
+  }
+
+  // The same with one product after the other, for CTAs that share an SM and its registers: one's
+  // softmax runs under another's products.
+  template <bool kMasked>
+  __device__ __forceinline__ void step_in_sequence(int i, int masked, int parts, int limit) {
+    if (kRescaleFirst) rescale_output();
+    start_pv(tiles);
+    finish_pv();
+    float s[K::kN / 2];
+    Bits bits;
+    wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
+    multiply_qk(s);
+    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    release_k<kMasked>();
+    take_weights<kMasked>(s, bits);
+    pack(s);
+    if (!kRescaleFirst) rescale_output();
+  }
+
+  __device__ __forceinline__ void last() {
+    if (kRescaleFirst) rescale_output();
+    start_pv(tiles);
+    softmax.finish();
+    finish_pv();
+  }
+
+  __device__ __forceinline__ void start_pv(RingPosition<K::kStages> position) {
+    wait(K::full(smem, K::kVBarriers, position.buffer()), position.full(), kVFull);
+    multiply_pv(position);
+  }
+
+  // Of the tile whose keys came last, before those of another.
+  __device__ __forceinline__ void finish_pv() {
+    ptx::wgmma_wait<0>();
+    ptx::pin(o);
+    release_v(tiles);
+    tiles.advance();
+  }
+
+  // S = Q K^T
+  __device__ __forceinline__ void multiply_qk(float (&s)[K::kN / 2]) const {
+    const u64 q = operand_q + queries.buffer() * (K::kBufferQ / 16);
+    const u64 k = operand_k + tiles.buffer() * (K::kBytesK / 16);
+    ptx::pin(s);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < K::kDimQk / 16; ++i)
+      ptx::Wgmma<T, K::kN>::qk(s, q + i / 4 * (K::kSlabBytesQ / 16) + i % 4 * 2,
+                               k + i / 4 * (K::kSlabBytesKv / 16) + i % 4 * 2, i > 0);
+    ptx::wgmma_commit();
+    ptx::pin(s);
+  }
+
+  // O += P V
+  __device__ __forceinline__ void multiply_pv(RingPosition<K::kStages> position) {
+    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16);
+    ptx::pin(o);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < K::kN / 16; ++i)
+      ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
+    ptx::wgmma_commit();
+    ptx::pin(o);
+  }
+
+  __device__ __forceinline__ void load_bits(Bits& bits, int i, int masked, int parts, int limit) {
+    if (i < parts) {
+      const u32 slot = smem + K::kBitmaps + tiles.buffer() * K::kBitmapBytes;
+      bits.load(slot + (group * 128 + thread) * (4 * K::kMaskWords));
+    } else {
+      bits.keep_all();
+    }
+    if (i == masked - 1) bits.cut(limit, thread % 4);
+  }
+
+  // Scores to weights. What else changes scores (softcap, ALiBi, a bias) belongs before the mask:
+  // it may take a tile's position, and change s as the mask does.
+  template <bool kMasked>
+  __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits) {
+    if constexpr (kMasked) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int j = 0; j < K::kN / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            s[4 * j + 2 * r + e] = bits.keeps(r, j, e) ? s[4 * j + 2 * r + e] : kNegativeInfinity;
+    }
+    softmax.update(s, p.scale_log2, rescale);
+  }
+
+  __device__ __forceinline__ void pack(const float (&s)[K::kN / 2]) {
+#pragma unroll
+    for (int i = 0; i < K::kN / 4; ++i) weights[i] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void rescale_output() {
+    if (!__any_sync(0xffffffff, rescale[0] != 1.f || rescale[1] != 1.f)) return;
+#pragma unroll
+    for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= rescale[i / 2 % 2];
+  }
+
+  // Every thread reads the bitmap that comes with the keys, so all have to be done with it.
+  template <bool kMasked>
+  __device__ __forceinline__ void release_k() {
+    if (kMasked) sync_warpgroup();
+    if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kKBarriers, tiles.buffer()));
+  }
+
+  __device__ __forceinline__ void release_v(RingPosition<K::kStages> position) {
+    if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kVBarriers, position.buffer()));
+  }
+
+  // Called when the row after has begun: by then the output has left the buffer.
+  __device__ __forceinline__ void release_previous_q() {
+    if (queries.count == 0 || !leader) return;
+    const RingPosition<K::kQueries> previous{queries.count - 1};
+    ptx::bulk_wait_read();
+    ptx::mbarrier_arrive(K::empty(smem, K::kQBarriers, previous.buffer()));
+  }
+
+  __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
+
+  __device__ __forceinline__ void store() {
+    const u32 buffer = rows.buffer();
+    const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers
+    const int first_row = row.q_tile * K::kM + group * 64;
+    Epilogue<K> epilogue{p, smem + K::kQ + queries.buffer() * K::kBufferQ, group, thread};
+    epilogue.store_lse(softmax, first_row, row);
+
+    const float inverse[2] = {row.poison ? kNaN : softmax.inverse_sum(0),
+                              row.poison ? kNaN : softmax.inverse_sum(1)};
+#pragma unroll
+    for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= inverse[i / 2 % 2];
+    sync_warpgroup();  // nobody reads the queries any more
+    const bool finite = epilogue.stage(o);
+    // Of a masked key, a value that is not finite has still come through, as 0 * NaN.
+    if (row.masked > 0 && !finite) epilogue.compute_again(softmax, first_row, row);
+    ptx::fence_async_proxy();
+    sync_warpgroup();
+    if (leader) {
+      epilogue.send(first_row, row);
+      ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
+      if (K::kQueries == 1) {
+        ptx::bulk_wait_read();
+        ptx::mbarrier_arrive(K::empty(smem, K::kQBarriers, queries.buffer()));
+      }
+    }
+  }
+};
+
+}  // namespace stof::attention::sm90

@@ -1,0 +1,141 @@
+// How a warpgroup's output leaves the sm_90a attention: through the buffer its queries came in.
+#pragma once
+
+#include "attention/sm90_shape.cuh"
+#include "attention/sm90_softmax.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/packed.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/tma.cuh"
+
+namespace stof::attention::sm90 {
+
+constexpr float kNaN = __builtin_bit_cast(float, 0x7fffffffu);
+
+template <class K>
+struct Epilogue {
+  using Params = typename K::Params;
+  using T = typename K::T;
+
+  const Params& p;
+  const u32 buffer;  // of the CTA's query tile
+  const int group, thread;
+
+  // Where 16-byte chunk `chunk` of a row of this warpgroup goes: 128-byte swizzled slabs, as a box
+  // expects them.
+  __device__ __forceinline__ u32 address(int row, int chunk) const {
+    return buffer + chunk / 8 * K::kSlabBytesQ + (group * 64 + row) * 128 +
+           ((chunk % 8 ^ row % 8) << 4);
+  }
+
+  // Returns whether the warp's output is all finite.
+  __device__ __forceinline__ bool stage(const float (&o)[K::kDimV / 2]) const {
+    const int row = thread / 32 * 16 + thread % 16;
+    u32 zero = 0;
+#pragma unroll
+    for (int j = 0; j < K::kDimV / 16; ++j) {
+      u32 r[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        r[e] = ptx::pack<T>(o[8 * j + 2 * e], o[8 * j + 2 * e + 1]);
+        zero = ptx::add_zero_times<T>(r[e], zero);
+      }
+      ptx::stmatrix_x4(address(row, 2 * j + thread % 32 / 16), r[0], r[1], r[2], r[3]);
+    }
+    return !__any_sync(0xffffffff, (zero & 0x7fff7fff) != 0);
+  }
+
+  __device__ __forceinline__ void send(int first_row, const Row& row) const {
+#pragma unroll
+    for (int slab = 0; slab < K::kSlabsV; ++slab)
+      ptx::tma_store(p.map_out, buffer + slab * K::kSlabBytesQ + group * 64 * 128, 64 * slab,
+                     first_row, row.head, row.batch);
+    ptx::bulk_commit();
+  }
+
+  __device__ __forceinline__ void store_lse(const OnlineSoftmax& softmax, int first_row,
+                                            const Row& row) const {
+    if (p.lse == nullptr || thread % 4 != 0) return;
+    constexpr float kLn2 = 0.6931471805599453f;
+    float* lse = p.lse + (static_cast<i64>(row.batch) * p.heads + row.head) * p.seq_q;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+      if (at < p.seq_q) lse[at] = row.poison ? kNaN : softmax.log2_sum_exp(r) * kLn2;
+    }
+  }
+
+  // The warp's sixteen rows once more, key by key, with only the values that count. It is slow, and
+  // runs only if values that are not finite stand in tiles with masked keys.
+  __device__ __forceinline__ void compute_again(const OnlineSoftmax& softmax, int first_row,
+                                                const Row& info) const {
+    constexpr int kEachQk = (K::kDimQk + 31) / 32, kEachV = (K::kDimV + 31) / 32;
+    const int warp = thread / 32, lane = thread % 32;
+    const i64 kv_head = info.head / p.heads_per_kv;
+    const T* q = p.q + info.batch * p.q_batch + info.head * p.q_head;
+    const T* k = p.k + info.batch * p.k_batch + kv_head * p.k_head;
+    const T* v = p.v + info.batch * p.v_batch + kv_head * p.v_head;
+    const float norm[2] = {softmax.log2_sum_exp(0), softmax.log2_sum_exp(1)};
+
+#pragma unroll 1
+    for (int r = 0; r < 16; ++r) {
+      const int row = first_row + 16 * warp + r;
+      if (row >= p.seq_q) return;
+      const float low = __shfl_sync(0xffffffff, norm[0], 4 * (r % 8));
+      const float high = __shfl_sync(0xffffffff, norm[1], 4 * (r % 8));
+      const float origin = r < 8 ? low : high;
+      float query[kEachQk], out[kEachV];
+#pragma unroll
+      for (int i = 0; i < kEachQk; ++i)
+        query[i] = lane + 32 * i < p.dim_qk ? ptx::to_float(q[row * p.q_row + lane + 32 * i]) : 0.f;
+#pragma unroll
+      for (int i = 0; i < kEachV; ++i) out[i] = 0.f;
+
+#pragma unroll 1
+      for (int i = 0; i < info.tiles; ++i) {
+        const int entry = info.entry(i);
+        const int keys = i == info.masked - 1 ? info.limit : K::kN;
+        const int id = i < info.parts ? p.bitmap_id[entry] : -1;
+        const u32* bits =
+            id < 0 ? nullptr : p.bitmaps + static_cast<i64>(id) * (K::kBitmapBytes / 4);
+#pragma unroll 1
+        for (int key = 0; key < keys; ++key) {
+          if (bits != nullptr && !kept(bits, warp, r, key)) continue;
+          const i64 at = position(entry, i < info.parts, key);
+          float score = 0.f;
+#pragma unroll
+          for (int e = 0; e < kEachQk; ++e)
+            if (lane + 32 * e < p.dim_qk)
+              score += query[e] * ptx::to_float(k[at * p.k_row + lane + 32 * e]);
+          const float weight = ptx::exp2(fmaf(warp_sum(score), p.scale_log2, -origin));
+#pragma unroll
+          for (int e = 0; e < kEachV; ++e)
+            if (lane + 32 * e < p.dim_v)
+              out[e] += weight * ptx::to_float(v[at * p.v_row + lane + 32 * e]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kEachV; ++i)
+        ptx::store_shared_2(address(16 * warp + r, 4 * i + lane / 8) + lane % 8 * 2,
+                            ptx::from_float<T>(out[i]).bits);
+    }
+  }
+
+  // Where in the sequence key `key` of a listed tile stands.
+  __device__ __forceinline__ i64 position(int entry, bool part, int key) const {
+    const i64 col = p.cols ? p.cols[entry] : entry;
+    if (!K::kPacked || !part) return col * K::kN + key;
+    return static_cast<i64>(p.groups[col * K::kGroups + key / 8]) * 8 + key % 8;
+  }
+
+  // The bit of key `key` for row r of a warp's sixteen, as MaskBits counts them.
+  __device__ __forceinline__ bool kept(const u32* bits, int warp, int r, int key) const {
+    const int bit = r / 8 * (K::kN / 4) + key / 8 * 2 + key % 2;
+    const int lane = r % 8 * 4 + key % 8 / 2;
+    const int word = ((group * 4 + warp) * 32 + lane) * K::kMaskWords + bit / 32;
+    return bits[word] >> bit % 32 & 1;
+  }
+};
+
+}  // namespace stof::attention::sm90

@@ -1,0 +1,120 @@
+// Which rows (query tiles of a head) a CTA computes: the scheduling warp of the sm_90a attention.
+//
+// CTAs stay for many rows. Each takes the next one off a counter, one row ahead of its own work, so
+// that nobody waits for the look-ups. Rows come longest first: those that are long beside a CTA's
+// share of the work first of all heads, then the others of a section of heads, whose keys and
+// values fit into L2, before those of the next.
+#pragma once
+
+#include "attention/sm90_shape.cuh"
+#include "pipeline.cuh"
+
+namespace stof::attention::sm90 {
+
+template <class K>
+struct Scheduler {
+  using Params = typename K::Params;
+
+  const Params& p;
+  const u32 smem;
+  const int lane;
+  const Waiter<K::kBounded> wait;
+  RingPosition<K::kRows> position;
+
+  __device__ __forceinline__ Scheduler(const Params& params, u32 shared)
+      : p(params), smem(shared), lane(threadIdx.x % 32), wait(params.report) {}
+
+  __device__ __forceinline__ void run() {
+    const int q_tiles = ceil_div(p.seq_q, K::kM);
+    const int total = q_tiles * p.heads * p.batch;
+    int ticket = blockIdx.x;
+    while (true) {
+      const u32 buffer = position.buffer();
+      wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
+      const bool more = ticket < total;
+      const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};
+      if (lane == 0) {
+        row.store(K::row_info(smem, buffer));
+        ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
+      }
+      if (!more) break;
+      position.advance();
+      if (lane == 0) ticket = next(total);
+      ticket = __shfl_sync(0xffffffff, ticket, 0);
+    }
+  }
+
+  // Takes a number after those that the CTAs began with. Each CTA asks until it has one beyond the
+  // last row, so it is known who asks last: it leaves the counter as the next launch needs it.
+  __device__ __forceinline__ int next(int total) {
+    const int taken = atomicAdd(p.counter, 1);
+    if (taken == total - 1) *p.counter = 0;
+    return gridDim.x + taken;
+  }
+
+  __device__ __forceinline__ Row find(int ticket, int q_tiles) {
+    const int all_heads = p.batch * p.heads;
+    const int rest = ticket - p.long_slots * all_heads;
+    const int per_section = p.section * (q_tiles - p.long_slots);
+    int slot = ticket / all_heads;
+    int of_all = ticket % all_heads;
+    if (rest >= 0) {
+      const int first_head = rest / per_section * p.section;
+      const int heads_here = min(p.section, all_heads - first_head);
+      slot = p.long_slots + rest % per_section / heads_here;
+      of_all = first_head + rest % per_section % heads_here;
+    }
+
+    Row row;
+    row.batch = of_all / p.heads;
+    row.head = of_all % p.heads;
+    row.poison = p.overflow != nullptr && *p.overflow != 0;
+    const i64 at = static_cast<i64>(row.batch) * p.mask_batch + row.head * p.mask_head;
+    const i64 mask = p.mask_of ? p.mask_of[at] : 0;
+    row.q_tile = p.order ? p.order[mask * q_tiles + slot] : slot;
+
+    row.limit = K::kN;
+    row.tiles = row.masked = row.parts = row.first = row.last = row.clear = 0;
+    if (row.poison) return row;  // the lists may name what is not there
+
+    const int length = p.kv_lengths ? max(0, min(p.seq_k, p.kv_lengths[row.batch])) : p.seq_k;
+    const int reached = ceil_div(length, K::kN);  // key tiles
+    int fulls = reached;
+    row.last = reached - 1;
+    if (p.row_ptr != nullptr) {
+      const int* bounds = p.row_ptr + mask * (q_tiles + 1) + row.q_tile;
+      const int begin = p.full_ptr[mask * q_tiles + row.q_tile];
+      row.first = bounds[0];
+      row.parts = within_reach(row.first, begin, reached);
+      fulls = within_reach(begin, bounds[1], reached);
+      row.last = begin + fulls - 1;
+    }
+    row.tiles = row.parts + fulls;
+    row.masked = row.parts;
+    if (length % K::kN != 0) {
+      // Keys ascend in both lists, so the tile that is cut is the last of one of them.
+      const bool full = fulls > 0 && column(row.last) == reached - 1;
+      const bool part =
+          !K::kPacked && row.parts > 0 && column(row.first + row.parts - 1) == reached - 1;
+      row.masked += full;
+      if (full || part) {
+        row.limit = length % K::kN;
+        row.clear = length < p.seq_k;
+      }
+    }
+    return row;
+  }
+
+  __device__ __forceinline__ int column(int entry) const { return p.cols ? p.cols[entry] : entry; }
+
+  // How many entries of an ascending list have keys below the length.
+  __device__ __forceinline__ int within_reach(int begin, int end, int reached) const {
+    if (p.kv_lengths == nullptr) return end - begin;
+    int count = 0;
+    for (int i = begin; i < end; i += 32)
+      count += __popc(__ballot_sync(0xffffffff, i + lane < end && p.cols[i + lane] < reached));
+    return count;
+  }
+};
+
+}  // namespace stof::attention::sm90

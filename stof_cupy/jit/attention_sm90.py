@@ -1,0 +1,210 @@
+"""The Hopper attention kernel: how it can be tiled, and its spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
+from stof_cupy.jit.wgmma import wgmma
+
+__all__ = ["SM90_CONFIGS", "SM90_DIMS", "Sm90Config", "attention_sm90", "sm90_dim"]
+
+SM90_DIMS = (64, 96, 128, 192, 256)
+"""Head dims of the kernel; others are filled up with zeros by the copies into shared memory."""
+
+_SMEM_PER_BLOCK = 232448
+_SMEM_PER_SM = 233472
+_SMEM_RESERVED = 1024  # of each block, by the system
+_REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
+_ROW_BYTES, _ROWS = 48, 2  # what a CTA is told of a row, and how many of them it keeps
+
+
+def sm90_dim(head_dim: int) -> int:
+    """Return the smallest of :data:`SM90_DIMS` that holds `head_dim`.
+
+    Raises
+    ------
+    UnsupportedError
+        If `head_dim` is above 256.
+
+    Examples
+    --------
+    >>> sm90_dim(80)
+    96
+    """
+    for size in SM90_DIMS:
+        if head_dim <= size:
+            return size
+    raise UnsupportedError(mismatch("head_dim", head_dim, f"at most {SM90_DIMS[-1]} on CUDA"))
+
+
+@dataclass(frozen=True)
+class Sm90Config:
+    """How the kernel works.
+
+    Attributes
+    ----------
+    dim_qk, dim_v : int
+        Head dims, of :data:`SM90_DIMS`.
+    n : int
+        Keys of a tile.
+    warpgroups : int
+        Those that multiply, 1 to 3; each takes 64 queries of a tile.
+    stages : int
+        Buffers for key tiles, and as many for value tiles.
+    queries : int
+        Buffers for query tiles, 1 or 2.
+    blocks : int
+        CTAs that share an SM.
+    packed : bool
+        Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
+    bounded : bool
+        Whether waits that take a second are reported and end in a fault: for finding hangs.
+    """
+
+    dim_qk: int
+    dim_v: int
+    n: int
+    warpgroups: int
+    stages: int = 2
+    queries: int = 2
+    blocks: int = 1
+    packed: bool = False
+    bounded: bool = False
+
+    @property
+    def m(self) -> int:
+        """Queries of a tile."""
+        return 64 * self.warpgroups
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA: the warpgroups that multiply, and one that loads."""
+        return 128 * (self.warpgroups + 1)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a CTA."""
+        slabs_qk, slabs_v = -(-self.dim_qk // 64), -(-self.dim_v // 64)
+        queries = self.queries * max(slabs_qk, slabs_v) * self.m * 128
+        tiles = (slabs_qk + slabs_v) * self.n * 128
+        bitmap = self.m // 16 * 32 * 4 * -(-self.n // 64)
+        barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 1
+        return queries + self.stages * (tiles + bitmap) + _ROWS * _ROW_BYTES + 8 * barriers
+
+    @property
+    def tile_registers(self) -> int:
+        """Registers of a thread that hold scores, weights and output."""
+        return self.n // 2 + self.n // 4 + self.dim_v // 2
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread that multiplies, and of one that loads."""
+        launched = 65536 // (self.threads * self.blocks) // 8 * 8
+        loader = 32 if self.warpgroups == 3 and self.tile_registers > 120 else 40
+        return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8), loader
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether there are registers to run both products of a step together."""
+        return self.tile_registers + _REGISTERS_BESIDE <= self.registers[0]
+
+    def fault(self) -> str | None:
+        """Return why there is no such kernel, or None.
+
+        Examples
+        --------
+        >>> Sm90Config(128, 128, n=128, warpgroups=2).fault()
+        >>> Sm90Config(256, 256, n=160, warpgroups=2).fault()
+        'registers: got 208, expected at most 200 for scores and output'
+        """
+        if self.dim_qk not in SM90_DIMS or self.dim_v not in SM90_DIMS:
+            return mismatch("head dims", (self.dim_qk, self.dim_v), f"of {SM90_DIMS}")
+        if self.n % 16 or not 16 <= self.n <= 256:
+            return mismatch("n", self.n, "a multiple of 16 up to 256")
+        if self.warpgroups not in (1, 2, 3) or self.queries not in (1, 2):
+            got = (self.warpgroups, self.queries)
+            return mismatch("(warpgroups, queries)", got, "1 to 3, and 1 or 2")
+        if self.stages < 2:
+            return mismatch("stages", self.stages, "2 or more")
+        # One of one warpgroup could take more registers than there are names for.
+        fewest = 2 if self.warpgroups == 1 else 1
+        if not fewest <= self.blocks <= 3:
+            return mismatch("blocks", self.blocks, f"{fewest} to 3")
+        most = self.registers[0] - _REGISTERS_BESIDE
+        needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
+        if needed > most:
+            return mismatch("registers", needed, f"at most {most} for scores and output")
+        if self.packed and self.registers[1] < 40:
+            return mismatch("registers", self.tile_registers, "at most 120 if packed")
+        limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
+        if self.smem_bytes > limit:
+            return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
+        return None
+
+    @property
+    def name(self) -> str:
+        """What distinguishes this kernel of a type from others."""
+        dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
+        buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
+        variant = ("_packed" if self.packed else "") + ("_bounded" if self.bounded else "")
+        return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
+
+
+SM90_CONFIGS = (
+    Sm90Config(64, 64, n=128, warpgroups=3),
+    Sm90Config(64, 64, n=128, warpgroups=2),
+    Sm90Config(64, 64, n=64, warpgroups=1, blocks=3),
+    Sm90Config(64, 64, n=64, warpgroups=2, blocks=2),
+    Sm90Config(96, 96, n=128, warpgroups=2),
+    Sm90Config(96, 96, n=64, warpgroups=1, queries=1, blocks=2),
+    Sm90Config(128, 128, n=128, warpgroups=2),
+    Sm90Config(128, 128, n=64, warpgroups=1, queries=1, blocks=2),
+    Sm90Config(192, 192, n=112, warpgroups=2, queries=1),
+    Sm90Config(192, 192, n=64, warpgroups=2),
+    Sm90Config(192, 128, n=128, warpgroups=2, queries=1),
+    Sm90Config(256, 256, n=64, warpgroups=2, queries=1),
+)
+"""What is compiled ahead: for each head dim the fastest for long rows first."""
+
+
+@cache
+def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
+    """Return block-wise attention on wgmma for ``"float16"`` or ``"bfloat16"``.
+
+    Raises
+    ------
+    UnsupportedError
+        See `Sm90Config.fault`.
+    """
+    wrong = config.fault()
+    if wrong is not None:
+        raise UnsupportedError(wrong)
+    t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    arguments = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
+    arguments += [config.queries, config.blocks]
+    variant = [str(flag).lower() for flag in (config.packed, config.bounded)]
+    maps = [f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group")]
+    pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "groups"]
+    pointers += ["bitmaps", "order", "mask_of", "kv_lengths", "overflow", "counter", "report"]
+    strides = [f"{array}_{axis}" for array in "qkv" for axis in ("batch", "head", "row")]
+    sizes = ["mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"]
+    sizes += ["seq_q", "seq_k", "dim_qk", "dim_v"]
+    return KernelSpec(
+        name=f"attention_sm90_{t}_{config.name}",
+        header="attention/sm90.cuh",
+        type=f"stof::attention::Sm90<{', '.join([f'stof::{t}', *map(str, arguments), *variant])}>",
+        params=(
+            *((name, TENSOR_MAP) for name in maps),
+            *((name, "u8") for name in pointers),
+            *((name, "i8") for name in strides),
+            *((name, "i4") for name in sizes),
+            ("scale_log2", "f4"),
+        ),
+        threads=config.threads,
+        smem_bytes=config.smem_bytes,
+        arch="90a",
+        prelude=wgmma(t, (config.n, config.dim_v)),
+    )

@@ -1,0 +1,121 @@
+"""What the time model of attention does not read from the driver: constants, one table of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from stof_cupy.jit.device import DeviceFacts
+
+__all__ = ["NAMES", "Constants", "Speeds", "speeds"]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Calibrated per GPU; the defaults are for a GPU that was never measured.
+
+    Attributes
+    ----------
+    launch_us : float
+        From a kernel's start to the first instruction of a block, and from the last one to its end.
+    combine_us : float
+        What a second kernel that combines split rows adds, besides the bytes it moves.
+    clock : float
+        Share of the peak SM clock that is held under load.
+    tensor : float
+        Share of the tensor rate of ``mma.sync`` that a kernel reaches when nothing else binds.
+    issue : float
+        Instructions that a scheduler issues per clock when nothing else binds.
+    overlap : float
+        Of the time of what does not bind, the share that is hidden behind what does: 1 is
+        ``max(...)``, 0 the sum.
+    sync_clk : float
+        Clocks per tile in which a block that is alone on its SM waits: barriers and latencies.
+    fixed_clk : float
+        Clocks of a block before its first tile and after its last.
+    l2 : float
+        Share of the L2's bandwidth that tiles reach.
+    scattered : float
+        The same, of single rows of K and V.
+    dram : float
+        Share of the memory's bandwidth that is reached.
+    row_clk : float
+        Clocks of a warp for a query row without its keys: lists, q, reductions, output.
+    chunk_clk : float
+        Clocks of a warp from one chunk of keys of a row to the next, when it is alone.
+    """
+
+    launch_us: float = 2.5
+    combine_us: float = 2.0
+    clock: float = 0.90
+    tensor: float = 0.80
+    issue: float = 0.75
+    overlap: float = 0.7
+    sync_clk: float = 900.0
+    fixed_clk: float = 3500.0
+    l2: float = 0.90
+    scattered: float = 0.57
+    dram: float = 0.85
+    row_clk: float = 1600.0
+    chunk_clk: float = 900.0
+
+    def scaled(self, name: str, factor: float) -> Constants:
+        """Return them with one multiplied; shares stay between 0.05 and 1."""
+        value = getattr(self, name) * factor
+        if name in _SHARES:
+            value = min(max(value, 0.05), 1.0)
+        return replace(self, **{name: value})
+
+
+_SHARES = ("clock", "tensor", "issue", "overlap", "l2", "scattered", "dram")
+
+NAMES = tuple(each.name for each in fields(Constants))
+"""Of the constants, in order."""
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """A GPU's rates per microsecond.
+
+    Attributes
+    ----------
+    clocks : float
+        Of an SM.
+    tensor_flops_per_clk : float
+        Of an SM, 16-bit ``mma.sync`` with float32 sums.
+    l2_bytes, dram_bytes : float
+        Of the whole GPU, at their peaks.
+    """
+
+    clocks: float
+    tensor_flops_per_clk: float
+    l2_bytes: float
+    dram_bytes: float
+
+
+# By compute capability: FLOP per clock and SM of mma.sync (dense, float32 sums; on 9.0 the 62 % of
+# wgmma's 4096 that it is known to reach, later ones as 8.0 until measured), and bytes per clock and
+# SM from L2 (9.0: 42 measured where SMs read lines of each other, 32-36 where they do not; others
+# from published microbenchmarks of the whole L2, divided by SMs).
+_TENSOR = {(8, 0): 2048, (9, 0): 2560, (10, 0): 2048, (10, 3): 2048}
+_L2 = {(8, 0): 36.0, (8, 6): 24.0, (8, 9): 16.0, (9, 0): 42.0, (10, 0): 32.0, (12, 0): 16.0}
+_CONSUMER_TENSOR = 1024  # sm_86, 89, 120; half of it on GeForce cards
+
+
+def speeds(facts: DeviceFacts, constants: Constants) -> Speeds:
+    """Return the rates of a GPU.
+
+    Examples
+    --------
+    >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
+    ...                    1980000, 80 << 30, 2048, 2619000, 5120)
+    >>> found = speeds(h100, Constants())
+    >>> round(found.l2_bytes / 1e6, 1), round(found.dram_bytes / 1e6, 2)  # TB/s
+    (9.9, 3.35)
+    """
+    clocks = facts.clock_khz / 1e3 * constants.clock
+    tensor = _TENSOR.get(facts.compute_capability, 0)
+    if not tensor:
+        tensor = _CONSUMER_TENSOR // 2 if "GeForce" in facts.name else _CONSUMER_TENSOR
+    l2_bytes = _L2.get(facts.compute_capability, 24.0) * facts.sm_count * clocks
+    dram = facts.memory_clock_khz * 1e3 * 2 * facts.memory_bus_bits / 8 / 1e6
+    return Speeds(clocks, tensor, l2_bytes, dram or l2_bytes / 4)

@@ -1,0 +1,455 @@
+"""The Hopper attention against the oracle: its code on the CPU, and the kernel on a GPU."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy import masks
+from stof_cupy.errors import UnsupportedError
+from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, SM90_DIMS, Sm90Config, sm90_dim
+from stof_cupy.masks import MaskStack
+from stof_cupy.ops import attention_sm90, reference
+from stof_cupy.ops.attention_args import Problem
+from stof_cupy.testing import assert_close, poison, random_array, rng, strided
+from tests.ops.on_hopper import attend
+
+DTYPES = ("float16", "bfloat16")
+SMALL = Sm90Config(64, 64, n=64, warpgroups=1, blocks=3)
+BIG = Sm90Config(128, 128, n=128, warpgroups=2)
+ODD = Sm90Config(128, 64, n=112, warpgroups=2, queries=1)
+HALF_SLAB = Sm90Config(96, 96, n=80, warpgroups=2, stages=3, queries=1)
+THREE = Sm90Config(64, 64, n=128, warpgroups=3)
+PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
+IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
+WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
+
+
+@dataclass
+class Case:
+    """One random problem."""
+
+    q: Any
+    k: Any
+    v: Any
+    mask: Any = None
+    scale: float | None = None
+    kv_lengths: Any = None
+
+    @classmethod
+    def draw(cls, seed: int, config: Sm90Config, dtype: str, sizes: tuple[int, ...]) -> Case:
+        """Draw heads, lengths from `sizes`, head dims that `config` takes, and what is masked."""
+        g = rng(seed)
+        batch, kv_heads, group = (int(g.integers(1, 3)) for _ in range(3))
+        dims = [8 * int(g.integers(1, top // 8 + 1)) for top in (config.dim_qk, config.dim_v)]
+        if g.random() < 0.5:
+            dims = [config.dim_qk, config.dim_v]
+        seq_q, seq_k = (int(g.choice(sizes)) for _ in "qk")
+        heads = kv_heads * group
+        q = random_array(g, (batch, heads, seq_q, dims[0]), dtype)
+        k = random_array(g, (batch, kv_heads, seq_k, dims[0]), dtype)
+        v = random_array(g, (batch, kv_heads, seq_k, dims[1]), dtype)
+        lengths = g.integers(0, seq_k + 1, batch).astype(np.int32) if g.random() < 0.4 else None
+        scale = None if g.random() < 0.7 else float(g.random())
+        return cls(q, k, v, _mask(g, (batch, heads, seq_q, seq_k)), scale, lengths)
+
+    def oracle(self) -> tuple[Any, Any, Any]:
+        """Return exact output and LSE, and the output in low precision."""
+        how = {"scale": self.scale, "kv_lengths": self.kv_lengths, "return_lse": True}
+        inputs = self.q, self.k, self.v, self.mask
+        exact, lse = reference.attention(*inputs, **how)
+        low, _ = reference.attention(*inputs, **how, precision=self.q.dtype.name)
+        return exact, lse, low
+
+
+def _mask(g: np.random.Generator, shape: tuple[int, int, int, int]) -> Any:
+    sq, sk = shape[2:]
+    kind = g.integers(8)
+    if kind == 0:
+        return None
+    if kind == 1:
+        return masks.BsrMask(g.random((sq, sk)) < g.choice([0.002, 0.05, 0.5, 0.99]))
+    if kind == 2:
+        return masks.causal(sq, sk, align=str(g.choice(["top-left", "bottom-right"])))
+    if kind == 3:  # tiles that are all empty, all full, or mixed
+        coarse = np.kron(g.random((-(-sq // 64), -(-sk // 64))), np.ones((64, 64)))[:sq, :sk]
+        return masks.BsrMask((coarse < 0.3) | ((coarse < 0.6) & (g.random((sq, sk)) < 0.5)))
+    if kind == 4:  # rows and columns without an end
+        return masks.BsrMask((g.random(sq) < 0.5)[:, None] | (g.random(sk) < 0.1))
+    if kind == 5:
+        away = np.abs(np.arange(sq)[:, None] - np.arange(sk)[None])
+        return masks.BsrMask(away <= int(g.integers(1, 100)))
+    if kind == 6:
+        return masks.BsrMask(np.zeros((sq, sk), bool))
+    lead = tuple(size if g.random() < 0.6 else 1 for size in shape[:2])
+    return MaskStack.from_dense(g.random((3, sq, sk))[g.integers(0, 3, lead)] < 0.3)
+
+
+def compare(case: Case, out: Any, lse: Any) -> None:
+    exact, exact_lse, low = case.oracle()
+    assert_close(out, exact, low)
+    empty = np.isneginf(exact_lse)
+    assert np.array_equal(np.isneginf(lse), empty)
+    np.testing.assert_allclose(lse[~empty], exact_lse[~empty], rtol=2e-6, atol=2e-5)
+    assert not np.any(np.asarray(out).astype(np.float32)[empty])
+
+
+# ---------------------------------------------------------------- the code, on the CPU
+
+
+def run_on_cpu(config: Sm90Config, case: Case, **how: Any) -> tuple[Any, Any]:
+    out = poison((*case.q.shape[:3], case.v.shape[3]), case.q.dtype)
+    mask = case.mask.tobsr() if hasattr(case.mask, "tobsr") else case.mask
+    how |= {"scale": case.scale, "kv_lengths": case.kv_lengths, "out": out}
+    return out, attend(config, case.q, case.k, case.v, mask, **how)
+
+
+@pytest.mark.parametrize(
+    "config", [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE], ids=lambda c: c.name
+)
+@pytest.mark.parametrize("seed", range(8))
+def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
+    case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 128, 200))
+    how = {"ctas": 1 + seed % 4, "section": 1 + seed % 3, "long_slots": seed % 5}
+    compare(case, *run_on_cpu(config, case, **how, seed=seed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_code_with_packed_keys(seed: int) -> None:
+    case = Case.draw(seed, PACKED, "bfloat16", (1, 15, 64, 100, 200, 300))
+    case.kv_lengths = None
+    if seed % 3 == 0:  # whole columns: packed tiles without a bitmap, and values that do not count
+        keep = np.repeat(rng(seed).random(-(-case.k.shape[2] // 8)) < 0.5, 8)[: case.k.shape[2]]
+        case.mask = masks.BsrMask(keep | np.zeros((case.q.shape[2], 1), bool))
+        case.v[:, :, ~keep] = np.nan
+    compare(case, *run_on_cpu(PACKED, case, ctas=1 + seed % 4, seed=seed))
+
+
+def test_the_code_in_float16() -> None:
+    case = Case.draw(1, SMALL, "float16", (100, 200))
+    compare(case, *run_on_cpu(SMALL, case))
+
+
+@pytest.mark.parametrize("layout", ["rows", "slice", "transposed"])
+def test_the_code_on_views(layout: str) -> None:
+    g = rng(3)
+    case = Case(*(random_array(g, (2, 2, 70, 40), "bfloat16") for _ in range(3)), masks.causal(70))
+    exact, _, low = case.oracle()
+    case.q, case.k, case.v = (strided(x)[layout] for x in (case.q, case.k, case.v))
+    out = strided(poison((2, 2, 70, 40), case.q.dtype))[layout]
+    attend(SMALL, case.q, case.k, case.v, case.mask.tobsr(), out=out)
+    assert_close(out, exact, low)
+    assert np.isnan(out.base.astype(np.float32)).sum() == out.base.size - out.size
+
+
+@pytest.mark.parametrize("config", [SMALL, ODD], ids=lambda c: c.name)
+def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
+    """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
+    g = rng(4)
+    q, k, v = (random_array(g, (1, 2, 120, 64), "bfloat16") for _ in range(3))
+    mask = g.random((120, 120)) < 0.3
+    mask[:, [3, 77]] = False
+    mask[:70, 110] = False
+    mask[20] = False
+    k[:, :, 3] = np.nan
+    v[:, :, 77] = np.inf
+    v[:, 0, 110, ::3] = np.nan
+    v[:, 1, 110, 1::3] = -np.inf
+    case = Case(q, k, v, masks.BsrMask(mask))
+    exact, _, _ = case.oracle()
+    assert np.isnan(exact).any() and np.isfinite(exact[:, :, :70]).all()
+    compare(case, *run_on_cpu(config, case))
+
+
+@pytest.mark.parametrize("keys", [64, 100, 150])
+@pytest.mark.parametrize("mask", ["none", "causal", "random"])
+def test_what_the_code_does_beyond_the_lengths(mask: str, keys: int) -> None:
+    g = rng(keys)
+    q, k, v = (random_array(g, (3, 1, 150, 32), "bfloat16") for _ in range(3))
+    lengths = np.array([keys, keys - 13, keys - 37])
+    for i, n in enumerate(lengths):
+        k[i, :, n:], v[i, :, n:] = np.nan, np.inf
+    chosen = {
+        "none": None,
+        "causal": masks.causal(150),
+        "random": masks.BsrMask(g.random((150, 150)) < 0.3),
+    }[mask]
+    case = Case(q, k, v, chosen, None, lengths)
+    for config in (SMALL, ODD):
+        compare(case, *run_on_cpu(config, case))
+
+
+def test_packed_keys_that_do_not_count() -> None:
+    g = rng(6)
+    q, k, v = (random_array(g, (1, 1, 200, 64), "bfloat16") for _ in range(3))
+    mask = g.random((200, 200)) < 0.03
+    mask[:, 50] = False
+    v[:, :, 50] = np.nan
+    v[:, :, 51, 3] = np.inf
+    case = Case(q, k, v, masks.BsrMask(mask))
+    compare(case, *run_on_cpu(PACKED, case))
+
+
+def test_what_the_code_does_with_lists_that_are_cut_off() -> None:
+    case = Case.draw(0, SMALL, "bfloat16", (100,))
+    case.mask = masks.causal(100)
+    out, lse = run_on_cpu(SMALL, case, overflow=True)
+    assert np.isnan(out.astype(np.float32)).all() and np.isnan(lse).all()
+
+
+def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads() -> None:
+    case = Case.draw(5, ODD, "bfloat16", (200,))
+    first, _ = run_on_cpu(ODD, case)
+    for seed in range(1, 4):
+        again, _ = run_on_cpu(ODD, case, seed=seed, ctas=seed)
+        assert np.array_equal(again.view("u2"), first.view("u2"))
+
+
+# ---------------------------------------------------------------- what it takes
+
+
+def test_every_configuration_is_one() -> None:
+    assert [c.name for c in SM90_CONFIGS if not c.overlaps] == [IN_SEQUENCE.name]
+    assert [config.fault() for config in SM90_CONFIGS] == [None] * len(SM90_CONFIGS)
+    assert len({config.name for config in SM90_CONFIGS}) == len(SM90_CONFIGS)
+    for dim in range(1, 257):
+        problem = Problem("float16", 1, 1, 1, 9, 9, dim, dim)
+        found = attention_sm90.candidates(problem)
+        assert found and all(config.dim_qk == sm90_dim(dim) for config in found)
+
+
+@pytest.mark.parametrize("dims", [(a, b) for a in SM90_DIMS for b in SM90_DIMS])
+def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> None:
+    found = attention_sm90.candidates(Problem("float16", 1, 1, 1, 9, 9, *dims))
+    assert found and all(config.fault() is None for config in found)
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"n": 256, "warpgroups": 3}, "registers"),
+        ({"n": 120}, "n:"),
+        ({"stages": 4}, "shared memory"),
+        ({"blocks": 2}, "registers|shared memory"),
+        ({"dim_v": 80}, "head dims"),
+        ({"warpgroups": 4}, "warpgroups"),
+        ({"warpgroups": 1}, "blocks"),
+        ({"stages": 1}, "stages"),
+    ],
+)
+def test_what_is_no_configuration(change: dict[str, int], named: str) -> None:
+    wrong = replace(Sm90Config(128, 128, n=128, warpgroups=2), **change).fault()
+    assert wrong is not None
+    assert any(name in wrong for name in named.split("|"))
+
+
+def test_what_is_long() -> None:
+    problem = Problem("bfloat16", 1, 32, 32, 8192, 8192, 128, 128)
+    long = masks.longformer(8192, window=256, global_tokens=64).tobsr()
+    assert attention_sm90._long_slots(BIG, long, problem, 132) == 1
+    assert attention_sm90._long_slots(BIG, None, problem, 132) == 0
+    window = masks.sliding_window(8192, window=256).tobsr()
+    assert attention_sm90._long_slots(BIG, window, problem, 132) == 0
+    alone = replace(problem, heads=1, kv_heads=1)
+    assert attention_sm90._long_slots(BIG, masks.causal(8192).tobsr(), alone, 64) > 32
+
+
+# ---------------------------------------------------------------- the kernel, on a GPU
+
+
+@pytest.fixture(scope="module")
+def hopper() -> Any:
+    """Return CuPy, if its device is a Hopper."""
+    cupy = pytest.importorskip("cupy")
+    from stof_cupy.jit import device
+
+    if device.facts().arch != "90a":
+        pytest.skip(f"{device.facts().name} is no Hopper")
+    return cupy
+
+
+def problem_of(case: Case) -> Problem:
+    batch, heads, seq_q, dim_qk = case.q.shape
+    kv_heads, seq_k, dim_v = case.v.shape[1:]
+    return Problem(case.q.dtype.name, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v)
+
+
+def run_on_gpu(
+    cupy: Any, config: Sm90Config, case: Case, views: tuple[str, ...] = ("", "", "")
+) -> tuple[Any, Any]:
+    q, k, v = map(cupy.asarray, (case.q, case.k, case.v))
+    q, k, v = (strided(x)[name] if name else x for x, name in zip((q, k, v), views, strict=True))
+    lengths = None if case.kv_lengths is None else cupy.asarray(case.kv_lengths)
+    mask = case.mask.tobsr() if hasattr(case.mask, "tobsr") else case.mask
+    out = poison((*q.shape[:3], v.shape[3]), q.dtype, cupy)
+    scale = case.q.shape[3] ** -0.5 if case.scale is None else case.scale
+    problem = problem_of(case)
+    got, lse = attention_sm90.launch(config, problem, q, k, v, mask, scale, lengths, True, out)
+    assert got is out
+    return out, lse.get()
+
+
+def configs(dtype: str) -> list[Any]:
+    extra = (ODD, HALF_SLAB, WIDE, replace(BIG, bounded=True))  # packed ones take no lengths
+    return [pytest.param(c, dtype, id=f"{c.name}-{dtype}") for c in (*SM90_CONFIGS, *extra)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config, dtype", [*configs("bfloat16"), *configs("float16")])
+def test_random_cases(hopper: Any, config: Sm90Config, dtype: str) -> None:
+    sizes = (1, 15, 64, 65, 127, 130, 257, 321, 400)
+    first = zlib.crc32(config.name.encode()) % 1000
+    for seed in range(first, first + 10):
+        case = Case.draw(seed, config, dtype, sizes)
+        views = tuple(rng(seed + 10_000).choice(("", "rows", "slice", "transposed"), 3))
+        compare(case, *run_on_gpu(hopper, config, case, views))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [8, 16, 40, 64, 72, 80, 96, 112, 128, 136, 160, 192, 200, 256])
+def test_head_dims(hopper: Any, dim: int, dtype: str) -> None:
+    g = rng(dim)
+    inputs = [random_array(g, (2, 3, 300, dim), dtype) for _ in range(3)]
+    for mask in (None, masks.sliding_window(300, window=20), masks.causal(300)):
+        case = Case(*inputs, mask)
+        for config in attention_sm90.candidates(problem_of(case)):
+            compare(case, *run_on_gpu(hopper, config, case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
+def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
+    g = rng(7)
+    dims = config.dim_qk, config.dim_qk, config.dim_v
+    q, k, v = (random_array(g, (1, 2, 300, dim), "bfloat16") for dim in dims)
+    mask = g.random((300, 300)) < 0.5
+    mask[:, [3, 77]] = False
+    mask[:100, 140] = False
+    k[:, :, 3] = np.nan
+    v[:, :, 77] = np.inf
+    v[:, 0, 140, ::3] = np.nan
+    v[:, 1, 140, 1::3] = -np.inf
+    case = Case(q, k, v, masks.BsrMask(mask))
+    compare(case, *run_on_gpu(hopper, config, case))
+    lengths = np.array([200], np.int32)
+    k[:, :, 200:], v[:, :, 200:] = np.nan, np.inf
+    case = Case(q, k, v, None, None, lengths)
+    v[:, :, [77, 140]] = 0
+    k[:, :, 3] = 0
+    compare(case, *run_on_gpu(hopper, config, case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
+def test_many_rows_for_each_cta(hopper: Any, config: Sm90Config) -> None:
+    """Thousands of rows, some of them empty: buffers and phases go round many times."""
+    g = rng(8)
+    dense = np.abs(np.arange(1024)[:, None] - np.arange(1024)) <= 150
+    dense[100:400] = False
+    dense[900:, :] = True
+    shapes = [(2, 48, 1024, config.dim_qk), (2, 6, 1024, config.dim_qk), (2, 6, 1024, config.dim_v)]
+    q, k, v = (random_array(g, shape, "bfloat16") for shape in shapes)
+    case = Case(q, k, v, masks.BsrMask(dense))
+    out, lse = run_on_gpu(hopper, config, case)
+    again, _ = run_on_gpu(hopper, config, case)
+    assert hopper.array_equal(out.view("u2"), again.view("u2"))
+    for b, h in ((0, 0), (0, 17), (1, 47)):
+        some = slice(h // 8, h // 8 + 1)
+        one = Case(q[b : b + 1, h : h + 1], k[b : b + 1, some], v[b : b + 1, some], case.mask)
+        compare(one, out[b : b + 1, h : h + 1].get(), lse[b : b + 1, h : h + 1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [PACKED, replace(BIG, packed=True)], ids=lambda c: c.name)
+def test_packed_keys(hopper: Any, config: Sm90Config) -> None:
+    for seed in range(16):
+        case = Case.draw(seed, config, DTYPES[seed % 2], (1, 15, 64, 130, 321, 700))
+        case.kv_lengths = None
+        if case.mask is None:
+            columns = rng(seed).random(case.k.shape[2]) < 0.1
+            case.v[:, :, ~columns] = np.nan
+            case.mask = masks.BsrMask(columns | np.zeros((case.q.shape[2], 1), bool))
+        compare(case, *run_on_gpu(hopper, config, case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [20, 33, 63, 100])
+def test_rows_that_end_within_16_bytes(hopper: Any, dim: int) -> None:
+    """Their strides are multiples of 16 bytes, and what lies between them is not touched."""
+    g = rng(dim)
+    case = Case(*(random_array(g, (2, 3, 100, dim), "float16") for _ in range(3)))
+    wide = [poison((2, 3, 100, 104), np.float16, hopper) for _ in range(4)]
+    q, k, v, out = (x[..., :dim] for x in wide)
+    for x, from_ in zip((q, k, v), (case.q, case.k, case.v), strict=True):
+        x[...] = hopper.asarray(from_)
+    for config in attention_sm90.candidates(problem_of(case)):
+        out.fill(np.nan)
+        arguments = (config, problem_of(case), q, k, v, None, dim**-0.5, None, True, out)
+        _, lse = attention_sm90.launch(*arguments)
+        compare(case, out, lse.get())
+        assert hopper.isnan(wide[3][..., dim:]).all()
+
+
+@pytest.mark.gpu
+def test_large_scores_stay_finite(hopper: Any) -> None:
+    g = rng(2)
+    q, k, v = (random_array(g, (1, 2, 100, 64), "float16", scale=60.0) for _ in range(3))
+    case = Case(q, k, v, masks.causal(100), 1.0)
+    compare(case, *run_on_gpu(hopper, SMALL, case))
+
+
+@pytest.mark.gpu
+def test_a_mask_built_on_the_gpu(hopper: Any) -> None:
+    g = rng(9)
+    q, k, v = (random_array(g, (1, 2, 500, 64), "bfloat16") for _ in range(3))
+    pattern = masks.longformer(500, window=100, global_tokens=64)
+    case = Case(q, k, v, pattern.to("cuda"))
+    inputs = problem_of(case), *map(hopper.asarray, (q, k, v))
+    got = [
+        attention_sm90.launch(config, *inputs, mask, 0.125, None, False, None)
+        for config in (SMALL, THREE)
+        for mask in (case.mask, pattern.tobsr())
+    ]
+    assert hopper.array_equal(got[0], got[1]) and hopper.array_equal(got[2], got[3])
+
+
+@pytest.mark.gpu
+def test_captured_launches_run_again(hopper: Any) -> None:
+    g = rng(10)
+    q, k, v = (hopper.asarray(random_array(g, (2, 4, 500, 64), "bfloat16")) for _ in range(3))
+    case = Case(q, k, v, masks.causal(500).tobsr())
+    out = hopper.zeros_like(q)
+    arguments = (SMALL, problem_of(case), q, k, v, case.mask, 0.125, None, False, out)
+    want = attention_sm90.launch(*arguments).copy()
+    stream = hopper.cuda.Stream(non_blocking=True)
+    hopper.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        attention_sm90.launch(*arguments)
+        graph = stream.end_capture()
+        for _ in range(3):
+            out.fill(0)
+            graph.launch(stream)
+            stream.synchronize()
+            assert hopper.array_equal(out, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "change, named",
+    [({"scale": -1.0}, "scale"), ({"dim": 36}, "q: strides"), ({"keys": 0}, "no empty axis")],
+)
+def test_what_the_kernel_refuses(hopper: Any, change: dict[str, Any], named: str) -> None:
+    dim, keys = change.get("dim", 64), change.get("keys", 100)
+    q = hopper.zeros((1, 1, 100, dim), np.float16)
+    k = hopper.zeros((1, 1, keys, dim), np.float16)
+    case = Case(q, k, k)
+    with pytest.raises(UnsupportedError, match=named):
+        attention_sm90.launch(
+            SMALL, problem_of(case), q, k, k, None, change.get("scale", 1.0), None, False, None
+        )
