@@ -15,6 +15,12 @@ __device__ __forceinline__ u32 load_shared_4(u32 address) {
   return r;
 }
 
+__device__ __forceinline__ uint2 load_shared_8(u32 address) {
+  uint2 r;
+  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(address) : "memory");
+  return r;
+}
+
 __device__ __forceinline__ uint4 load_shared_16(u32 address) {
   uint4 r;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
@@ -22,6 +28,10 @@ __device__ __forceinline__ uint4 load_shared_16(u32 address) {
                : "r"(address)
                : "memory");
   return r;
+}
+
+__device__ __forceinline__ void store_shared_4(u32 address, u32 v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
 __device__ __forceinline__ void store_shared_16(u32 address, uint4 v) {

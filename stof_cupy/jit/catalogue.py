@@ -13,17 +13,24 @@ from itertools import product
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.attention_kernels import (
+    ScoreKind,
+    Shape,
+    attention_combine,
+    attention_sm80,
+)
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
     "DOCUMENT_CHUNK",
+    "FEW_ROWS",
     "GEMM_TILES",
     "HEAD_DIM_CLASSES",
-    "GemmTile",
-    "attention_sm80",
-    "catalogue",
     "MASK_BUILDS",
+    "SHAPES",
+    "GemmTile",
+    "catalogue",
     "elementwise",
     "embedding",
     "gemm_sm80",
@@ -57,42 +64,6 @@ def head_dim_class(head_dim: int) -> int:
             return size
     raise UnsupportedError(
         mismatch("head_dim", head_dim, f"at most {HEAD_DIM_CLASSES[-1]} on CUDA")
-    )
-
-
-@cache
-def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
-    """Return block-wise attention on mma.sync for `head_dim`, one of :data:`HEAD_DIM_CLASSES`."""
-    t = _SHORT[dtype]
-    pointers = ["q", "k", "v", "out", "lse"]
-    pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of", "kv_lengths"]
-    pointers += ["overflow"]
-    strides = [
-        f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")
-    ]
-    sizes = [
-        "mask_batch",
-        "mask_head",
-        "heads",
-        "heads_per_kv",
-        "seq_q",
-        "seq_k",
-        "dim_qk",
-        "dim_v",
-    ]
-    sizes += ["wide_q", "wide_k", "wide_v", "pairs_out"]
-    return KernelSpec(
-        name=f"attention_sm80_{t}_d{head_dim}",
-        header="attention/sm80.cuh",
-        type=f"stof::attention::Sm80<stof::{t}, {head_dim}>",
-        params=(
-            *((name, "u8") for name in pointers),
-            *((name, "i8") for name in strides),
-            *((name, "i4") for name in sizes),
-            ("scale_log2", "f4"),
-        ),
-        threads=128,
-        smem_bytes=3 * 64 * head_dim * 2,
     )
 
 
@@ -263,15 +234,60 @@ def mask_documents(dtype: str) -> KernelSpec:
     )
 
 
-MASK_BUILDS = (((64, 64), False), ((64, 128), True), ((128, 128), True))
+MASK_BUILDS = (
+    *(((64, 64), False), ((64, 64), True), ((128, 64), True)),
+    *(((64, 128), True), ((128, 128), True)),
+)
 """Tiles for which masks are built on the GPU, and whether bitmaps are in accumulator order."""
+
+
+SHAPES: dict[int, tuple[Shape, ...]] = {
+    32: (Shape(4, 32, 2, True, 3), Shape(2, 32, 2, True, 6), Shape(4, 16, 2, True, 2)),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 2)),
+    96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, True, 2)),
+    128: (
+        *(Shape(4, 32, 2, False, 2), Shape(4, 32, 1, False, 2)),
+        *(Shape(2, 32, 1, False, 4), Shape(4, 16, 2, True, 2)),
+    ),
+    192: (Shape(4, 16, 1, False, 2),),
+    256: (Shape(4, 16, 1, False, 2),),
+}
+"""Shapes of attention by head-dim class, the fastest for long rows first."""
+
+FEW_ROWS: dict[int, Shape] = {
+    **dict.fromkeys((32, 64, 96, 128), Shape(1, 16, 2, True, 3)),
+    **dict.fromkeys((192, 256), Shape(1, 16, 1, False, 2)),
+}
+"""For up to 16 rows, as in decoding: one warp a CTA, so that many CTAs share the keys."""
+
+
+def _attention(dtype: str) -> list[KernelSpec]:
+    """Return attention of every shape, and of the usual head dims with score modifications."""
+    specs = []
+    for head_dim in HEAD_DIM_CLASSES:
+        few = FEW_ROWS[head_dim]
+        specs += [attention_sm80(dtype, head_dim, shape) for shape in (*SHAPES[head_dim], few)]
+        for rows in (16, 64, 128):
+            shapes = [shape for shape in (*SHAPES[head_dim], few) if shape.rows == rows]
+            specs += [attention_combine(dtype, head_dim, shape, False) for shape in shapes[:1]]
+    for head_dim, few in ((64, FEW_ROWS[64]), (128, FEW_ROWS[128])):
+        specs.append(attention_sm80(dtype, head_dim, few, packed=True))
+        specs.append(attention_combine(dtype, head_dim, few, True))
+        for kind in (
+            ScoreKind(softcap=True),
+            ScoreKind(bias=dtype),
+            ScoreKind(alibi=True),
+            ScoreKind(distances=True),
+        ):
+            specs.append(attention_sm80(dtype, head_dim, SHAPES[head_dim][-1], kind))
+    return specs
 
 
 def catalogue() -> tuple[KernelSpec, ...]:
     """Return the instances that ``make kernels`` compiles for every architecture."""
     specs: list[KernelSpec] = []
     for dtype in _SHORT:
-        specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
+        specs += _attention(dtype)
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.check import at_least, flag
-from stof_cupy.ops._arrays import Array, backend, check_dtype
+from stof_cupy.ops._arrays import Array, backend, check_dtype, is_cupy
 
 __all__ = ["RelativeBias"]
 
@@ -88,7 +88,12 @@ class RelativeBias:
         serve all distances beyond if `reach` is `max_distance`, the default.
         """
         reach = self.max_distance if reach is None else min(reach, self.max_distance)
-        return self.table[self._bucket(np.arange(-reach, reach + 1))].T
+        bucket: Any = self._bucket(np.arange(-reach, reach + 1))
+        if is_cupy(self.table):
+            import cupy
+
+            bucket = cupy.asarray(bucket)
+        return self.table[bucket].T
 
     def toarray(self, seq_q: int, seq_k: int) -> NDArray[Any]:
         """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests."""

@@ -17,6 +17,7 @@ struct Index {
   unsigned x, y, z;
 };
 Index threadIdx, blockIdx;
+using std::max;
 using std::min;
 
 namespace host {
@@ -114,6 +115,12 @@ inline int __syncthreads_or(bool x) {
   return host::gathered(host::any, host::threads.size(), x, [](int, long long v) { return v; }) > 0;
 }
 
+inline bool __any_sync(unsigned, bool x) {
+  return host::gathered(host::voted[threadIdx.x / 32], 32, x, [](int, long long v) { return v; });
+}
+
+inline void __syncwarp() { host::wait_for(host::voted[threadIdx.x / 32], 32); }
+
 inline unsigned __ballot_sync(unsigned, bool x) {
   return host::gathered(host::voted[threadIdx.x / 32], 32, x,
                         [](int lane, long long v) { return v << lane; });
@@ -124,6 +131,36 @@ inline unsigned __shfl_up_sync(unsigned, unsigned x, int by) {
   return host::gathered(host::shuffled[threadIdx.x / 32], 32, x,
                         [&](int i, long long v) { return i == (from < 0 ? lane : from) ? v : 0; });
 }
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int by) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  long long bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  const int from = threadIdx.x % 32 ^ by;
+  bits = host::gathered(host::shuffled[threadIdx.x / 32], 32, bits,
+                        [&](int i, long long v) { return i == from ? v : 0; });
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline float __int_as_float(int x) {
+  float value;
+  std::memcpy(&value, &x, 4);
+  return value;
+}
+
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

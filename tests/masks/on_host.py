@@ -24,7 +24,7 @@ from stof_cupy.jit.spec import KernelSpec
 
 HERE = Path(__file__).parent
 _LAUNCH = """
-#include "on_host.hpp"
+#include "on_host_ptx.hpp"
 #include "{header}"
 using Kernel = {type};
 static_assert(sizeof(Kernel::Params) == {params} && Kernel::kThreads == {threads});
@@ -35,10 +35,13 @@ alignas(1024) static char smem[{smem} + 1];
 extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed) {{
   std::memcpy(&params, packed, sizeof params);
   host::body = [] {{ Kernel::run(params, smem); }};
+  host::shared = smem;
+  host::shared_size = {smem};
   std::mt19937 random(seed);
   for (blockIdx.y = 0; blockIdx.y < y; ++blockIdx.y)
     for (blockIdx.x = 0; blockIdx.x < x; ++blockIdx.x) {{
-      std::memset(smem, 0xa5, sizeof smem);
+      std::memset(smem, 0xff, sizeof smem);  // NaN
+      host::start_copies({threads});
       if (!host::run_cta({threads}, random)) return false;
     }}
   return true;
@@ -71,11 +74,12 @@ def _compiled(spec: KernelSpec) -> Callable[..., bool]:
     )
     with TemporaryDirectory() as folder:
         at = Path(folder)
-        # Instead of the header of that name, which is PTX; on_host.hpp has what it has.
-        (at / "ptx").mkdir()
-        (at / "ptx" / "convert.cuh").write_text("")
+        shutil.copytree(cuda_root(), at / "cuda")
+        # These headers are PTX; on_host_ptx.hpp has what they have.
+        for header in (at / "cuda" / "ptx").glob("*.cuh"):
+            header.write_text("")
         (at / "kernel.cpp").write_text(source)
-        includes = [f"-I{path}" for path in (at, HERE, cuda_root())]
+        includes = [f"-I{path}" for path in (HERE, at / "cuda")]
         command = [compiler, *_FLAGS, *_STRICT, *includes, "kernel.cpp", "-o", "kernel.so"]
         done = subprocess.run(command, cwd=at, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
