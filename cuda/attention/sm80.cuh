@@ -245,26 +245,6 @@ struct Sm80 {
         }
     }
 
-    // For each of a thread's rows, a bit for each key that it keeps.
-    using Kept = u64[kFragments][2];
-    __device__ static __forceinline__ void kept(Kept& keep, const ScoreTile& s) {
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          u64 bits = 0;
-#pragma unroll
-          for (int j = 0; j < kColumns; ++j)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-              if (s[f][j][2 * r + e] != kNegativeInfinity)
-                bits |= static_cast<u64>(1) << (8 * j + e);
-          bits <<= 2 * (lane() & 3);
-          bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
-          keep[f][r] = bits | __shfl_xor_sync(0xffffffffu, bits, 2);
-        }
-    }
-
     // The two elements of a word, those that are not finite replaced by zero.
     __device__ static __forceinline__ u32 finite_part(u32 word) {
       const T lo = {static_cast<u16>(word)}, hi = {static_cast<u16>(word >> 16)};
@@ -273,9 +253,14 @@ struct Sm80 {
 
     // Values of a tile that are not finite are added here, to the rows that keep their key, and
     // cleared before the product.
-    __device__ __forceinline__ void set_aside_non_finite(const Kept& keep, int stage) {
+    __device__ __forceinline__ void set_aside_non_finite(const Bits& bits, int stage) {
       const u32 smem_v = stage_v(stage);
       const int lane = this->lane();
+      u64 keep[kFragments][2];  // of each of a thread's rows, a bit for each key
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) keep[f][r] = bits.row(f, r, lane);
 #pragma unroll
       for (int first = 0; first < kOutputs; first += 2)  // more at a time would take registers
 #pragma unroll 1
@@ -327,8 +312,8 @@ struct Sm80 {
         bits.limit(keys, lane);
         bits.apply(s);
       }
-      Kept keep;
-      if constexpr (kCareful) kept(keep, s);
+      Bits keep;
+      if constexpr (kCareful) keep.read(s);
       const float factor = Scores::factor(p);
       softmax.template raise<kCareful>(s, factor, o);
       softmax.weigh(s, factor);

@@ -95,6 +95,30 @@ struct KeepBits {
         for (int e = 0; e < 4; ++e)
           if (!(word[f] >> (e / 2 * 16 + 2 * j + e % 2) & 1)) s[f][j][e] = kNegativeInfinity;
   }
+
+  // The opposite: a bit for each score that is not -inf.
+  __device__ __forceinline__ void read(const float (&s)[kFragments][8][4]) {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      word[f] = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (s[f][j][e] != kNegativeInfinity) word[f] |= 1u << (e / 2 * 16 + 2 * j + e % 2);
+    }
+  }
+
+  // All 64 bits of a row, of which each lane of a quad has sixteen.
+  __device__ __forceinline__ u64 row(int f, int r, int lane) const {
+    u64 bits = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      bits |= static_cast<u64>(word[f] >> (16 * r + 2 * j) & 3) << (8 * j);
+    bits <<= 2 * (lane & 3);
+    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
+    return bits | __shfl_xor_sync(0xffffffffu, bits, 2);
+  }
 };
 
 }  // namespace stof::attention

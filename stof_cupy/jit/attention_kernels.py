@@ -8,9 +8,11 @@ from functools import cache
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
+    "FEW_ROWS",
     "KEYS",
     "PARTIAL_STATS",
     "PLAIN",
+    "SHAPES",
     "ScoreKind",
     "Shape",
     "attention_combine",
@@ -77,6 +79,26 @@ class Shape:
         q = str(self.q_in_registers).lower()
         numbers = f"{self.warps}, {self.warp_rows}, {self.stages}, {q}"
         return f"stof::attention::Shape<{numbers}, {self.min_blocks}>"
+
+
+SHAPES: dict[int, tuple[Shape, ...]] = {
+    32: (Shape(4, 32, 2, True, 3), Shape(2, 32, 2, True, 6), Shape(4, 16, 2, True, 2)),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 2)),
+    96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
+    128: (
+        *(Shape(4, 32, 2, False, 2), Shape(4, 32, 1, False, 2)),
+        *(Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 2)),
+    ),
+    192: (Shape(4, 16, 1, False, 2),),
+    256: (Shape(4, 16, 1, False, 2),),
+}
+"""Shapes of attention by head-dim class, the fastest for long rows first."""
+
+FEW_ROWS: dict[int, Shape] = {
+    **dict.fromkeys((32, 64, 96, 128), Shape(1, 16, 2, True, 3)),
+    **dict.fromkeys((192, 256), Shape(1, 16, 1, False, 2)),
+}
+"""For up to 16 rows, as in decoding: one warp a CTA, so that many CTAs share the keys."""
 
 
 @dataclass(frozen=True)

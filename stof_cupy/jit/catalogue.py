@@ -14,8 +14,9 @@ from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit.attention_kernels import (
+    FEW_ROWS,
+    SHAPES,
     ScoreKind,
-    Shape,
     attention_combine,
     attention_sm80,
 )
@@ -24,11 +25,9 @@ from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
     "DOCUMENT_CHUNK",
-    "FEW_ROWS",
     "GEMM_TILES",
     "HEAD_DIM_CLASSES",
     "MASK_BUILDS",
-    "SHAPES",
     "GemmTile",
     "catalogue",
     "elementwise",
@@ -241,53 +240,29 @@ MASK_BUILDS = (
 """Tiles for which masks are built on the GPU, and whether bitmaps are in accumulator order."""
 
 
-SHAPES: dict[int, tuple[Shape, ...]] = {
-    32: (Shape(4, 32, 2, True, 3), Shape(2, 32, 2, True, 6), Shape(4, 16, 2, True, 2)),
-    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 2)),
-    96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, True, 2)),
-    128: (
-        *(Shape(4, 32, 2, False, 2), Shape(4, 32, 1, False, 2)),
-        *(Shape(2, 32, 1, False, 4), Shape(4, 16, 2, True, 2)),
-    ),
-    192: (Shape(4, 16, 1, False, 2),),
-    256: (Shape(4, 16, 1, False, 2),),
-}
-"""Shapes of attention by head-dim class, the fastest for long rows first."""
-
-FEW_ROWS: dict[int, Shape] = {
-    **dict.fromkeys((32, 64, 96, 128), Shape(1, 16, 2, True, 3)),
-    **dict.fromkeys((192, 256), Shape(1, 16, 1, False, 2)),
-}
-"""For up to 16 rows, as in decoding: one warp a CTA, so that many CTAs share the keys."""
-
-
-def _attention(dtype: str) -> list[KernelSpec]:
-    """Return attention of every shape, and of the usual head dims with score modifications."""
+def _attention() -> list[KernelSpec]:
+    """Return attention of every shape, and of the usual head dims in other types and scores."""
     specs = []
     for head_dim in HEAD_DIM_CLASSES:
-        few = FEW_ROWS[head_dim]
-        specs += [attention_sm80(dtype, head_dim, shape) for shape in (*SHAPES[head_dim], few)]
-        for rows in (16, 64, 128):
-            shapes = [shape for shape in (*SHAPES[head_dim], few) if shape.rows == rows]
-            specs += [attention_combine(dtype, head_dim, shape, False) for shape in shapes[:1]]
-    for head_dim, few in ((64, FEW_ROWS[64]), (128, FEW_ROWS[128])):
-        specs.append(attention_sm80(dtype, head_dim, few, packed=True))
-        specs.append(attention_combine(dtype, head_dim, few, True))
-        for kind in (
-            ScoreKind(softcap=True),
-            ScoreKind(bias=dtype),
-            ScoreKind(alibi=True),
-            ScoreKind(distances=True),
-        ):
-            specs.append(attention_sm80(dtype, head_dim, SHAPES[head_dim][-1], kind))
+        usual, few = head_dim in (64, 128), FEW_ROWS[head_dim]
+        for dtype in _SHORT if usual else ("float16",):
+            specs += [attention_sm80(dtype, head_dim, shape) for shape in (*SHAPES[head_dim], few)]
+        if usual:
+            kinds = [ScoreKind(softcap=True), ScoreKind(bias="float16")]
+            kinds += [ScoreKind(alibi=True), ScoreKind(distances=True)]
+            shape = SHAPES[head_dim][-1]
+            specs += [attention_sm80("float16", head_dim, shape, kind) for kind in kinds]
+            specs.append(attention_sm80("float16", head_dim, few, packed=True))
+            specs += [
+                attention_combine("float16", head_dim, few, packed) for packed in (False, True)
+            ]
     return specs
 
 
 def catalogue() -> tuple[KernelSpec, ...]:
     """Return the instances that ``make kernels`` compiles for every architecture."""
-    specs: list[KernelSpec] = []
+    specs = _attention()
     for dtype in _SHORT:
-        specs += _attention(dtype)
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},

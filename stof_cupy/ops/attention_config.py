@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.attention_kernels import (
+    FEW_ROWS,
     KEYS,
     PLAIN,
+    SHAPES,
     ScoreKind,
     Shape,
     attention_combine,
@@ -91,25 +94,36 @@ def choose(problem: Problem, scores: ScoreKind, mask: AnyMask | None, facts: Dev
     UnsupportedError
         If the head dim is beyond the kernels', or the problem beyond their indices.
     """
+    if mask is None:
+        return _unmasked(problem, scores, facts)
+    return _chosen(problem, scores, mask, facts)
+
+
+@lru_cache(maxsize=1024)
+def _unmasked(problem: Problem, scores: ScoreKind, facts: DeviceFacts) -> Config:
+    return _chosen(problem, scores, None, facts)
+
+
+def _chosen(
+    problem: Problem, scores: ScoreKind, mask: AnyMask | None, facts: DeviceFacts
+) -> Config:
     head_dim = catalogue.head_dim_class(max(problem.dim_qk, problem.dim_v))
     group = problem.heads // problem.kv_heads
     pack = 1
     if group > 1 and problem.seq_q <= _MASK_ROWS and _shared_by_heads(mask, problem):
         pack = group
     rows = problem.seq_q * pack
-    shapes = [
-        shape
-        for shape in catalogue.SHAPES[head_dim]
-        if legal(shape, head_dim, facts, packed=pack > 1)
-    ]
+    shapes = [shape for shape in SHAPES[head_dim] if legal(shape, head_dim, facts, packed=pack > 1)]
     if scores != PLAIN:  # what modifies scores needs the registers of the other rows
         shapes = [shape for shape in shapes if shape.warp_rows == 16]
     shape = shapes[0]
     if rows <= 16:
-        shape = catalogue.FEW_ROWS[head_dim]
+        shape = FEW_ROWS[head_dim]
     elif rows <= _MASK_ROWS or not _enough(problem, shape, pack, facts):
-        shape = next(each for each in shapes if each.rows <= _MASK_ROWS)
-    mask_rows = max(shape.rows, _MASK_ROWS)
+        small = [each for each in shapes if each.rows == _MASK_ROWS]
+        # More warps a tile where even these leave SMs without one.
+        shape = small[0] if _enough(problem, small[0], pack, facts) else small[-1]
+    mask_rows = _MASK_ROWS if pack > 1 else max(shape.rows, _MASK_ROWS)
     if mask is None and pack == 1:
         mask_rows = shape.rows
     config = Config(head_dim, shape, scores, pack, mask_rows)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from stof_cupy import RelativeBias, masks
-from stof_cupy.jit.attention_kernels import Shape
-from stof_cupy.jit.catalogue import SHAPES
+from stof_cupy.jit.attention_kernels import SHAPES, Shape
 from stof_cupy.ops import reference
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_config import Config
@@ -22,7 +21,8 @@ from tests.masks import on_host
 def config_of(problem: Any, scores: Scores, shape: Shape, mask: Any, **how: Any) -> Config:
     """Return the config of a shape: `choose` would take the fastest."""
     dim = min(d for d in SHAPES if d >= max(problem.dim_qk, problem.dim_v))
-    rows = max(64, shape.rows) if mask is not None or how.get("pack", 1) > 1 else shape.rows
+    rows = max(64, shape.rows) if mask is not None else shape.rows
+    rows = 64 if how.get("pack", 1) > 1 else rows
     return Config(dim, shape, kind_of(scores), mask_rows=rows, **how)
 
 
@@ -162,6 +162,12 @@ def test_heads_packed_together(queries: int, cut: Any) -> None:
     if queries == 5:
         bias = random_array(g, (6, queries, 200))
         check(arrays, mask, few, pack=3, cut=cut, bias=bias, alibi=np.float32([1, 2, 0, 3, 4, 5]))
+
+
+def test_many_packed_rows() -> None:
+    g = rng(7)
+    arrays = inputs(heads=4, kv_heads=1, seq=(40, 130), dims=(32, 32))
+    check(arrays, g.random((40, 130)) < 0.5, Shape(4, 32, 2, True, 1), pack=4)
 
 
 def test_a_mask_of_larger_tiles_serves_smaller_query_tiles() -> None:
