@@ -86,8 +86,22 @@ def legal(shape: Shape, head_dim: int, facts: DeviceFacts, packed: bool = False)
     return shape.smem_bytes(head_dim, packed) <= facts.smem_per_block_optin
 
 
-def choose(problem: Problem, scores: ScoreKind, mask: AnyMask | None, facts: DeviceFacts) -> Config:
+def choose(
+    problem: Problem,
+    scores: ScoreKind,
+    mask: AnyMask | None,
+    facts: DeviceFacts,
+    old_compiler: bool = False,
+) -> Config:
     """Return the config for a problem on a GPU; depends on nothing that only the GPU knows.
+
+    Parameters
+    ----------
+    problem, scores, mask, facts
+        What is to be computed, and where.
+    old_compiler : bool
+        NVRTC before 12.8 spills registers where a warp has 32 rows of head dim 128; for sm_100
+        and newer all do.
 
     Raises
     ------
@@ -95,17 +109,23 @@ def choose(problem: Problem, scores: ScoreKind, mask: AnyMask | None, facts: Dev
         If the head dim is beyond the kernels', or the problem beyond their indices.
     """
     if mask is None:
-        return _unmasked(problem, scores, facts)
-    return _chosen(problem, scores, mask, facts)
+        return _unmasked(problem, scores, facts, old_compiler)
+    return _chosen(problem, scores, mask, facts, old_compiler)
 
 
 @lru_cache(maxsize=1024)
-def _unmasked(problem: Problem, scores: ScoreKind, facts: DeviceFacts) -> Config:
-    return _chosen(problem, scores, None, facts)
+def _unmasked(
+    problem: Problem, scores: ScoreKind, facts: DeviceFacts, old_compiler: bool
+) -> Config:
+    return _chosen(problem, scores, None, facts, old_compiler)
 
 
 def _chosen(
-    problem: Problem, scores: ScoreKind, mask: AnyMask | None, facts: DeviceFacts
+    problem: Problem,
+    scores: ScoreKind,
+    mask: AnyMask | None,
+    facts: DeviceFacts,
+    old_compiler: bool,
 ) -> Config:
     head_dim = catalogue.head_dim_class(max(problem.dim_qk, problem.dim_v))
     group = problem.heads // problem.kv_heads
@@ -114,7 +134,9 @@ def _chosen(
         pack = group
     rows = problem.seq_q * pack
     shapes = [shape for shape in SHAPES[head_dim] if legal(shape, head_dim, facts, packed=pack > 1)]
-    if scores != PLAIN:  # what modifies scores needs the registers of the other rows
+    # What modifies scores needs the registers of the other rows.
+    tight = old_compiler or facts.compute_capability >= (10, 0)
+    if scores != PLAIN or (tight and head_dim == 128):
         shapes = [shape for shape in shapes if shape.warp_rows == 16]
     shape = shapes[0]
     if rows <= 16:

@@ -50,14 +50,15 @@ def run(
     """
     import cupy
 
-    from stof_cupy.jit import device
+    from stof_cupy.jit import device, nvrtc
     from stof_cupy.jit.launch import kernel
 
     number = q.device.id
     with cupy.cuda.Device(number):
         if max(problem.dim_qk, problem.dim_v) > _FEW_TERMS:
             scores = _folded(scores, problem, cupy)
-        config = choose(problem, kind_of(scores), mask, device.facts(number))
+        old = nvrtc.load().version < (12, 8)
+        config = choose(problem, kind_of(scores), mask, device.facts(number), old)
         kernel(config.spec(problem), number)  # if it cannot be had, that shows before any work
         q, k, v = unit_last(q), unit_last(k), unit_last(v)
         if out is None:

@@ -57,6 +57,7 @@ def test_every_choice_is_legal_and_covers_the_problem(gpu: str) -> None:
             assert config.long_slots <= config.slots(one)
             assert kind == PLAIN or config.shape.warp_rows == 16
             assert config.pack in (1, group)
+            assert config.spec(one).supports(GPUS[gpu].arch)
 
 
 def test_every_head_dim_has_shapes_for_a_gpu_with_little_shared_memory() -> None:
@@ -79,6 +80,11 @@ def test_long_rows_of_a_sparse_mask_are_cut_and_others_are_not() -> None:
     assert config.splits > 1 and config.long_slots <= 2
     dense = choose(problem(heads=32, kv_heads=32, sq=s, sk=s, dim=128), PLAIN, None, GPUS["H100"])
     assert dense.splits == 1 and dense.shape.rows == 128
+
+
+def test_an_old_compiler_gets_warps_of_fewer_rows() -> None:
+    one = problem(heads=32, kv_heads=32, sq=8192, sk=8192, dim=128)
+    assert choose(one, PLAIN, None, GPUS["H100"], True).shape.warp_rows == 16
 
 
 def test_masks_that_differ_within_a_group_are_not_packed() -> None:
