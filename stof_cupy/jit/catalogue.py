@@ -274,10 +274,6 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs: list[KernelSpec] = []
     for dtype in _SHORT:
         specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
-        specs += [attention_sm90(dtype, config) for config in SM90_CONFIGS]
-        specs += [
-            attention_rowwise(dtype, head_dim, 1, "KeyLists") for head_dim in ROWWISE_HEAD_DIMS
-        ]
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},
@@ -289,8 +285,12 @@ def catalogue() -> tuple[KernelSpec, ...]:
             specs.append(gemm_sm80(dtype, tile, **epilogue))
         specs += [layer_norm(dtype), embedding(dtype)]
         specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
-    for head_dim, wide in product(ROWWISE_HEAD_DIMS, (True, False)):
-        specs.append(attention_rowwise("float16", head_dim, 1, "TileLists", wide=wide))
+    # As they are mostly used, because they take long to compile: float16, and bfloat16 once.
+    specs += [attention_sm90("float16", config) for config in SM90_CONFIGS]
+    specs.append(attention_sm90("bfloat16", SM90_CONFIGS[0]))
+    specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
+    specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
+    specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

@@ -37,7 +37,7 @@ def candidates(problem: Problem) -> list[Config]:
     --------
     >>> problem = Problem("float16", 1, 8, 8, 100, 100, 40, 40)
     >>> [(config.m, config.n) for config in candidates(problem)]
-    [(192, 128), (128, 128), (64, 64)]
+    [(192, 128), (128, 128), (64, 64), (128, 64)]
     """
     dims = sm90_dim(problem.dim_qk), sm90_dim(problem.dim_v)
     found = [each for each in SM90_CONFIGS if (each.dim_qk, each.dim_v) == dims]
