@@ -18,9 +18,10 @@ NVRTC = nvidia-cuda-nvrtc==13.*
 INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 EXTRA = $(if $(filter none,$(CUDA)),,$(CUDA))
 
-# Architectures and NVRTC releases that every kernel has to compile for.
+# Architectures that every kernel has to compile for, and what older NVRTC releases have to.
 ARCHS ?= 80 86 89 90a 100 120
 OLD_NVRTC := 12.4.127 12.9.86
+OLD_ARCHS ?= 80 90a 120
 old_library = .nvrtc/$(1)/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 
 .PHONY: help demo test test-gpu check format bench kernels docs dist clean
@@ -74,7 +75,7 @@ bench: $(VENV)/dev.stamp
 kernels: $(VENV)/run.stamp $(foreach release,$(OLD_NVRTC),$(call old_library,$(release)))
 	$(BIN)/python -m stof_cupy.jit --arch $(ARCHS) --jobs $(JOBS)
 	set -e; for library in $(filter %.so.12,$^); do \
-		$(BIN)/python -m stof_cupy.jit --arch $(ARCHS) --jobs $(JOBS) --library $$library; \
+		$(BIN)/python -m stof_cupy.jit --arch $(OLD_ARCHS) --jobs $(JOBS) --library $$library; \
 	done
 
 $(call old_library,%): | $(VENV)/run.stamp
