@@ -29,6 +29,8 @@ from stof_cupy.masks.view import View
 
 __all__ = ["Builder", "Program", "TooLargeError"]
 
+_UNARY = (Not, View)  # a tuple, because making a union takes longer than the question
+
 _JOINS = {"&": AND, "|": OR, "^": XOR}
 
 Fields = tuple[Any, ...]
@@ -118,7 +120,7 @@ class Builder:
     def _join(self, pattern: Pattern, origin: tuple[int, int], join: int) -> None:
         """Emit nodes that join `pattern` to the accumulator."""
         inverted = 0
-        while isinstance(pattern, Not | View):
+        while isinstance(pattern, _UNARY):
             if isinstance(pattern, Not):
                 inverted ^= INVERT_LEAF
             else:
@@ -154,9 +156,11 @@ class Builder:
             expected = f"at most {MASK_NODES} nodes and {MASK_ARRAYS} arrays"
             raise TooLargeError(mismatch("mask", got, expected))
         base, buffer = self.uploads.finish()
-        for node in self.nodes:
-            node.fields = tuple(Uploads.address(base, each) for each in node.fields)
-        arrays = [(Uploads.address(base, at), size, step) for at, size, step in self.arrays]
+        arrays = self.arrays
+        if buffer is not None:
+            for node in self.nodes:
+                node.fields = tuple(Uploads.address(base, each) for each in node.fields)
+            arrays = [(Uploads.address(base, at), size, step) for at, size, step in arrays]
         return Program(
             packed=np.frombuffer(pack_program(self.nodes, arrays), np.uint8),
             count=len(self.nodes),
@@ -174,7 +178,7 @@ def _moved(origin: tuple[int, int], view: View) -> tuple[int, int]:
 
 def _depth(pattern: Pattern) -> int:
     """Return how many accumulators are set aside at a time while `pattern` is loaded, plus one."""
-    while isinstance(pattern, Not | View):
+    while isinstance(pattern, _UNARY):
         pattern = pattern.operand
     if not isinstance(pattern, Binary):
         return 0
