@@ -12,13 +12,13 @@ module = $(shell grep -oE ' [0-9]+\.[0-9.]+ ' /proc/driver/nvidia/version 2>/dev
 newest_cuda = $(shell test $(1) -ge 580 && echo cuda13 || echo cuda12)
 CUDA ?= $(or $(foreach version,$(firstword $(driver) $(module)),$(call newest_cuda,$(version))),none)
 
-# Without a GPU there is no CuPy, but NVRTC alone still compiles every kernel.
+# Without a GPU there is no CuPy, but NVRTC alone still compiles kernels.
 NVRTC = nvidia-cuda-nvrtc==13.*
 # setuptools warns of every editable install from a flat layout; a user cannot act on it.
 INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 EXTRA = $(if $(filter none,$(CUDA)),,$(CUDA))
 
-# Architectures that every kernel has to compile for, and what older NVRTC releases have to.
+# Architectures that every kernel of the catalogue has to compile for, and what older NVRTC releases have to.
 ARCHS ?= 80 86 89 90a 100 120
 OLD_NVRTC := 12.4.127 12.9.86
 OLD_ARCHS ?= 80 90a 120
@@ -31,7 +31,7 @@ help:
 	@echo 'make test-gpu  the GPU tests alone; fails without a GPU'
 	@echo 'make check     ruff, clang-format, mypy --strict, contents of the wheel'
 	@echo 'make format    let ruff and clang-format rewrite the sources'
-	@echo 'make kernels   compile every kernel for $(ARCHS), no GPU needed'
+	@echo 'make kernels   compile the catalogue of kernels for $(ARCHS), no GPU needed'
 	@echo 'make bench     benchmarks, sized for a CPU where there is no GPU'
 	@echo 'make docs      API pages in site/'
 	@echo 'make dist      sdist and wheel in dist/'

@@ -270,7 +270,7 @@ MASK_BUILDS = (((64, 64), False), ((64, 128), True), ((128, 128), True))
 
 
 def catalogue() -> tuple[KernelSpec, ...]:
-    """Return the instances that ``make kernels`` compiles for every architecture."""
+    """Return the instances that ``make kernels`` compiles, for each architecture they are for."""
     specs: list[KernelSpec] = []
     for dtype in _SHORT:
         specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]

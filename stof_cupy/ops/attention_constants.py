@@ -11,7 +11,7 @@ __all__ = ["NAMES", "Constants", "Speeds", "speeds"]
 
 @dataclass(frozen=True)
 class Constants:
-    """Calibrated per GPU; the defaults are for a GPU that was never measured.
+    """Calibrated per GPU; the defaults are estimates, for a GPU that was never measured.
 
     Attributes
     ----------
@@ -92,10 +92,9 @@ class Speeds:
     dram_bytes: float
 
 
-# By compute capability: FLOP per clock and SM of mma.sync (dense, float32 sums; on 9.0 the 62 % of
-# wgmma's 4096 that it is known to reach, later ones as 8.0 until measured), and bytes per clock and
-# SM from L2 (9.0: 42 measured where SMs read lines of each other, 32-36 where they do not; others
-# from published microbenchmarks of the whole L2, divided by SMs).
+# What a fit starts from, published by others and not measured here. By compute capability: FLOP
+# per clock and SM of mma.sync (dense, float32 sums; on 9.0 62 % of wgmma's 4096, later ones as 8.0),
+# and bytes per clock and SM from L2 (of the whole L2, divided by SMs).
 _TENSOR = {(8, 0): 2048, (9, 0): 2560, (10, 0): 2048, (10, 3): 2048}
 _L2 = {(8, 0): 36.0, (8, 6): 24.0, (8, 9): 16.0, (9, 0): 42.0, (10, 0): 32.0, (12, 0): 16.0}
 _CONSUMER_TENSOR = 1024  # sm_86, 89, 120; half of it on GeForce cards
