@@ -93,7 +93,7 @@ class Speeds:
 
 
 # What a fit starts from, published by others and not measured here. By compute capability: FLOP
-# per clock and SM of mma.sync (dense, float32 sums; on 9.0 62 % of wgmma's 4096, later ones as 8.0),
+# per clock and SM of mma.sync (dense, float32 sums; 9.0: 62 % of wgmma's 4096, later ones as 8.0),
 # and bytes per clock and SM from L2 (of the whole L2, divided by SMs).
 _TENSOR = {(8, 0): 2048, (9, 0): 2560, (10, 0): 2048, (10, 3): 2048}
 _L2 = {(8, 0): 36.0, (8, 6): 24.0, (8, 9): 16.0, (9, 0): 42.0, (10, 0): 32.0, (12, 0): 16.0}
