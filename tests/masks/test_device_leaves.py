@@ -19,7 +19,7 @@ from stof_cupy.jit.catalogue import mask_select
 from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, NODE_BYTES
 from stof_cupy.masks import MaskStack, Pattern
 from stof_cupy.masks.block_arrays import DeviceScores
-from stof_cupy.masks.device import nodes
+from stof_cupy.masks.device import lowering, nodes
 from stof_cupy.masks.device.leaf import DenseArray, KeyFlags, Stacked, StoredOnDevice
 from stof_cupy.masks.device.nodes import Node
 from stof_cupy.masks.device.program import Program, TooLargeError
@@ -428,3 +428,9 @@ def test_more_arrays_than_fit(spare: int) -> None:
     assert bool(program.formulas) == (spare == 0)
     if spare:  # lowered on the CPU
         check_program(program, pattern.toarray())
+
+
+@pytest.mark.parametrize("queries", [0, 5])
+def test_arrays_without_elements_need_no_upload(queries: int) -> None:
+    program = lowering.program_of(masks.key_padding(np.zeros(0, bool), queries))
+    assert (program.count, program.kept[0]) == (1, None)

@@ -157,7 +157,7 @@ class Builder:
             raise TooLargeError(mismatch("mask", got, expected))
         base, buffer = self.uploads.finish()
         arrays = self.arrays
-        if buffer is not None:
+        if len(self.uploads):
             for node in self.nodes:
                 node.fields = tuple(Uploads.address(base, each) for each in node.fields)
             arrays = [(Uploads.address(base, at), size, step) for at, size, step in arrays]

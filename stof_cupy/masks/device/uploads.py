@@ -30,6 +30,9 @@ class Uploads:
     _pieces: list[NDArray[Any]] = field(default_factory=list)
     _size: int = 0
 
+    def __len__(self) -> int:
+        return len(self._pieces)
+
     def add(self, array: NDArray[Any]) -> Offset:
         """Take an array; its address is known once all are there, see `address`."""
         at = Offset(self._size)
