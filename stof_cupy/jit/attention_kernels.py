@@ -13,9 +13,9 @@ __all__ = [
     "PARTIAL_STATS",
     "PLAIN",
     "SHAPES",
+    "TIGHT_NVRTC",
     "ScoreKind",
     "Shape",
-    "TIGHT_NVRTC",
     "attention_combine",
     "attention_sm80",
 ]
