@@ -21,12 +21,19 @@ struct Tile {
 
   // Row pitches of 4 chunks modulo 8 (64 or 192 bytes ...) start every other row half a bank line
   // later, so two bits are enough there.
+  static constexpr int kSwizzled = kChunks % 8 == 0 ? 7 : 3;
   __device__ static constexpr int swizzle(int row) {
-    return kChunks % 8 == 0 ? row & 7 : (row >> 1) & 3;
+    return kSwizzled == 7 ? row & 7 : (row >> 1) & 3;
   }
 
   __device__ static u32 address(u32 base, int row, int chunk) {
     return base + static_cast<u32>(row * kCols * 2 + ((chunk ^ swizzle(row)) << 4));
+  }
+
+  // The address `chunks` chunks further in a row, where the chunk that `address` is of has none of
+  // the bits of `chunks`; one instruction, or none. `base` was a multiple of 128.
+  __device__ static u32 further(u32 address, int chunks) {
+    return (address ^ (chunks & kSwizzled) << 4) + ((chunks & ~kSwizzled) << 4);
   }
 };
 

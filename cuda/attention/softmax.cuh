@@ -1,59 +1,110 @@
 // Online softmax over score tiles held as mma accumulators, in base 2.
 //
-// Empty rows: a row that no key was allowed in keeps max = -inf and sum = 0; its output is 0 and
-// its log-sum-exp -inf.
+// Weights are 2^(score - origin) where the origin of a row is its highest score so far or up to
+// kSlack less: as long as no score lies further above it, nothing needs to be rescaled and the
+// lanes that share a row have nothing to tell each other. Weights up to 2^kSlack lose nothing in a
+// 16-bit float.
+//
+// Empty rows: a row that no key was allowed in keeps its first origin and sum = 0; its output is 0
+// and its log-sum-exp -inf.
 #pragma once
 
 #include "ptx/math.cuh"
+#include "types.cuh"
 #include "warp.cuh"
 
 namespace stof::attention {
 
 constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
+constexpr float kLowest = -3.402823466e38f;  // an origin before there is any
+constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kLog2e = 1.4426950408889634f;
 
-// State of the two rows (g and g + 8 of the warp's sixteen) that a thread shares with its quad.
+// State of the rows g and g + 8 of each of kFragments fragments, which a thread shares with its
+// quad.
+template <int kFragments>
 struct OnlineSoftmax {
-  float max[2] = {kNegativeInfinity, kNegativeInfinity};
-  float sum[2] = {0.f, 0.f};  // of this thread's columns only, until finish()
+  static constexpr float kSlack = 8;
+  float origin[kFragments][2];
+  float sum[kFragments][2];  // of this thread's columns only, until finish()
 
-  // Takes scores in units of log2; turns them into weights 2^(s - max) in place and returns the
-  // factors for earlier weights.
-  template <int kN>
-  __device__ __forceinline__ void update(float (&s)[kN][4], float (&rescale)[2]) {
+  __device__ __forceinline__ OnlineSoftmax() {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float m = max[r];
+    for (int f = 0; f < kFragments; ++f)
 #pragma unroll
-      for (int j = 0; j < kN; ++j) m = fmaxf(m, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-      m = warp_max<4>(m);
-      const float origin = m == kNegativeInfinity ? 0.f : m;  // keeps -inf - -inf away
-      rescale[r] = ptx::exp2(max[r] - origin);
-      max[r] = m;
-      sum[r] *= rescale[r];
-#pragma unroll
-      for (int j = 0; j < kN; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          s[j][2 * r + e] = ptx::exp2(s[j][2 * r + e] - origin);
-          sum[r] += s[j][2 * r + e];
-        }
+      for (int r = 0; r < 2; ++r) {
+        origin[f][r] = kLowest;
+        sum[f][r] = 0.f;
       }
-    }
+  }
+
+  // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to.
+  // `kSpecial` leaves outputs that are not finite as they are.
+  template <bool kSpecial, int kN, int kD>
+  __device__ __forceinline__ void raise(const float (&s)[kFragments][kN][4], float factor,
+                                        float (&o)[kFragments][kD][4]) {
+    float highest[kFragments][2];
+    bool moved = false;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float m = fmaxf(s[f][0][2 * r], s[f][0][2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < kN; ++j) m = fmaxf(m, fmaxf(s[f][j][2 * r], s[f][j][2 * r + 1]));
+        highest[f][r] = m * factor;
+        moved = moved || highest[f][r] > origin[f][r] + kSlack;
+      }
+    if (!__any_sync(0xffffffffu, moved)) return;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float to = fmaxf(origin[f][r], warp_max<4>(highest[f][r]));
+        const float rescale = ptx::exp2(origin[f][r] - to);
+        origin[f][r] = to;
+        sum[f][r] *= rescale;
+#pragma unroll
+        for (int j = 0; j < kD; ++j)
+#pragma unroll
+          for (int e = 2 * r; e < 2 * r + 2; ++e)
+            if (!kSpecial || o[f][j][e] - o[f][j][e] == 0.f) o[f][j][e] *= rescale;
+      }
+  }
+
+  // Turns scores into weights in place and adds these up.
+  template <int kN>
+  __device__ __forceinline__ void weigh(float (&s)[kFragments][kN][4], float factor) {
+#pragma unroll
+    for (int j = 0; j < kN; ++j)
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s[f][j][e] = ptx::exp2(fmaf(s[f][j][e], factor, -origin[f][e / 2]));
+          sum[f][e / 2] += s[f][j][e];
+        }
   }
 
   __device__ __forceinline__ void finish() {
-    sum[0] = warp_sum<4>(sum[0]);
-    sum[1] = warp_sum<4>(sum[1]);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) sum[f][r] = warp_sum<4>(sum[f][r]);
   }
+};
 
-  __device__ __forceinline__ float inverse_sum(int r) const {
-    return sum[r] == 0.f ? 0.f : 1.f / sum[r];
-  }
+// What becomes of a row in the end: the factor of its weighted values, and its log-sum-exp.
+struct RowResult {
+  float factor, lse;
 
-  // Natural logarithm of the sum of exp(score).
-  __device__ __forceinline__ float log_sum_exp(int r) const {
-    constexpr float kLn2 = 0.6931471805599453f;
-    return sum[r] == 0.f ? kNegativeInfinity : (max[r] + ptx::log2(sum[r])) * kLn2;
+  // `sink`, in base 2, is one more score, whose value is 0; -inf: there is none.
+  __device__ __forceinline__ RowResult(float origin, float sum, float sink) {
+    const float top = fmaxf(origin, sink);
+    const float share = ptx::exp2(origin - top);
+    const float total = sum * share + ptx::exp2(sink - top);
+    factor = total == 0.f ? 0.f : share / total;
+    lse = total == 0.f ? kNegativeInfinity : (top + ptx::log2(total)) * kLn2;
   }
 };
 

@@ -1,4 +1,4 @@
-// Asynchronous 16-byte copies from global to shared memory (sm_80 and later).
+// Asynchronous copies from global to shared memory (sm_80 and later).
 #pragma once
 
 #include "types.cuh"
@@ -10,6 +10,16 @@ namespace stof::ptx {
 __device__ __forceinline__ void cp_async_16(u32 dst, const void* src, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
                : "memory");
+}
+
+// All 16 bytes.
+__device__ __forceinline__ void cp_async_16(u32 dst, const void* src) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
+// Four bytes.
+__device__ __forceinline__ void cp_async_4(u32 dst, const void* src) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() {

@@ -34,6 +34,10 @@ __device__ __forceinline__ void store_shared_2(u32 address, u16 x) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(x) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_4(u32 address, u32 v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_16(u32 address, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None, specs: Sequence[KernelSpec] | None =
         (spec, arch)
         for spec in specs
         for arch in archs
-        if spec.supports(arch) and args.grep.search(spec.name)
+        if spec.supports(arch) and spec.nvrtc <= library.version and args.grep.search(spec.name)
     ]
     if not chosen:
         print("nothing to compile")

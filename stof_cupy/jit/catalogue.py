@@ -13,6 +13,13 @@ from itertools import product
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.attention_kernels import (
+    FEW_ROWS,
+    SHAPES,
+    ScoreKind,
+    attention_combine,
+    attention_sm80,
+)
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
@@ -24,7 +31,6 @@ __all__ = [
     "HEAD_DIM_CLASSES",
     "MASK_BUILDS",
     "GemmTile",
-    "attention_sm80",
     "catalogue",
     "elementwise",
     "embedding",
@@ -59,42 +65,6 @@ def head_dim_class(head_dim: int) -> int:
             return size
     raise UnsupportedError(
         mismatch("head_dim", head_dim, f"at most {HEAD_DIM_CLASSES[-1]} on CUDA")
-    )
-
-
-@cache
-def attention_sm80(dtype: str, head_dim: int) -> KernelSpec:
-    """Return block-wise attention on mma.sync for `head_dim`, one of :data:`HEAD_DIM_CLASSES`."""
-    t = _SHORT[dtype]
-    pointers = ["q", "k", "v", "out", "lse"]
-    pointers += ["row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of", "kv_lengths"]
-    pointers += ["overflow"]
-    strides = [
-        f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")
-    ]
-    sizes = [
-        "mask_batch",
-        "mask_head",
-        "heads",
-        "heads_per_kv",
-        "seq_q",
-        "seq_k",
-        "dim_qk",
-        "dim_v",
-    ]
-    sizes += ["wide_q", "wide_k", "wide_v", "pairs_out"]
-    return KernelSpec(
-        name=f"attention_sm80_{t}_d{head_dim}",
-        header="attention/sm80.cuh",
-        type=f"stof::attention::Sm80<stof::{t}, {head_dim}>",
-        params=(
-            *((name, "u8") for name in pointers),
-            *((name, "i8") for name in strides),
-            *((name, "i4") for name in sizes),
-            ("scale_log2", "f4"),
-        ),
-        threads=128,
-        smem_bytes=3 * 64 * head_dim * 2,
     )
 
 
@@ -265,15 +235,42 @@ def mask_documents(dtype: str) -> KernelSpec:
     )
 
 
-MASK_BUILDS = (((64, 64), False), ((64, 128), True), ((128, 128), True))
+MASK_BUILDS = (
+    *(((64, 64), False), ((64, 64), True), ((128, 64), True)),
+    *(((64, 128), True), ((128, 128), True)),
+)
 """Tiles for which masks are built on the GPU, and whether bitmaps are in accumulator order."""
+
+
+def _attention() -> list[KernelSpec]:
+    """Return attention as it is mostly used: a kernel takes seconds to compile.
+
+    float16 in every shape for the usual head dims, and in the first one for others; bfloat16, and
+    each kind of scores, in one shape.
+    """
+    specs = [attention_sm80("float16", dim, SHAPES[dim][0]) for dim in (32, 96, 192, 256)]
+    for dim in (64, 128):
+        few = FEW_ROWS[dim]
+        specs += [attention_sm80("float16", dim, shape) for shape in (*SHAPES[dim], few)]
+        specs.append(attention_sm80("bfloat16", dim, SHAPES[dim][-1]))
+        specs.append(attention_sm80("float16", dim, few, packed=True))
+        specs.append(attention_combine("float16", dim, few, False))
+    shape = SHAPES[128][-1]
+    kinds = [ScoreKind(softcap=True), ScoreKind(bias="float16")]
+    kinds += [ScoreKind(alibi=True), ScoreKind(distances=True)]
+    specs += [attention_sm80("float16", 128, shape, kind) for kind in kinds]
+    specs += [attention_sm90("float16", config) for config in SM90_CONFIGS]
+    specs.append(attention_sm90("bfloat16", SM90_CONFIGS[0]))
+    specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
+    specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
+    specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]
+    return specs
 
 
 def catalogue() -> tuple[KernelSpec, ...]:
     """Return the instances that ``make kernels`` compiles, for each architecture they are for."""
-    specs: list[KernelSpec] = []
+    specs = _attention()
     for dtype in _SHORT:
-        specs += [attention_sm80(dtype, head_dim) for head_dim in HEAD_DIM_CLASSES]
         epilogues: tuple[dict[str, Any], ...] = (
             {},
             {"bias": True},
@@ -285,12 +282,6 @@ def catalogue() -> tuple[KernelSpec, ...]:
             specs.append(gemm_sm80(dtype, tile, **epilogue))
         specs += [layer_norm(dtype), embedding(dtype)]
         specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
-    # As they are mostly used, because they take long to compile: float16, and bfloat16 once.
-    specs += [attention_sm90("float16", config) for config in SM90_CONFIGS]
-    specs.append(attention_sm90("bfloat16", SM90_CONFIGS[0]))
-    specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
-    specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
-    specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

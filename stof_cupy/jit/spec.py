@@ -18,7 +18,7 @@ TENSOR_MAP = "V128"
 _TENSOR_MAP_ALIGNMENT = 64
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_ARCH = re.compile(r"\d{2,3}(\+|[af]?)")
+_ARCH = re.compile(r"\d{2,3}(\+|-\d{2,3}|[af]?)")
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,13 @@ class KernelSpec:
     smem_bytes : int
         Dynamic shared memory of a block.
     arch : str
-        ``"80+"`` for every architecture from sm_80 on, or exactly one, e.g. ``"90a"``.
+        ``"80+"`` for every architecture from sm_80 on, ``"80-90"`` for a range, or just one:
+        ``"90a"``.
     prelude : str
         C++ between the header and `type`, which may name what it declares: code that is only known
         at run time, such as a user's formula.
+    nvrtc : tuple of int
+        The oldest NVRTC release, major and minor, that finds registers for it.
     may_spill : bool
         Whether it compiles even if it needs more registers than there are, because the code is not
         ours.
@@ -77,6 +80,7 @@ class KernelSpec:
     smem_bytes: int
     arch: str = "80+"
     prelude: str = ""
+    nvrtc: tuple[int, int] = (0, 0)
     may_spill: bool = False
 
     def __post_init__(self) -> None:
@@ -85,7 +89,7 @@ class KernelSpec:
         if not self.params:
             raise ArgumentError(mismatch(f"{self.name}: params", "none", "at least one field"))
         if not _ARCH.fullmatch(self.arch):
-            expected = "a minimum such as '80+' or one target such as '90a'"
+            expected = "a minimum '80+', a range '80-90' or one target '90a'"
             raise ArgumentError(mismatch(f"{self.name}: arch", repr(self.arch), expected))
 
     @property
@@ -114,6 +118,9 @@ class KernelSpec:
         """Whether the kernel can be compiled for `arch`, e.g. ``"89"`` or ``"90a"``."""
         if self.arch.endswith("+"):
             return int(arch.rstrip("af")) >= int(self.arch[:-1])
+        if "-" in self.arch:
+            oldest, newest = map(int, self.arch.split("-"))
+            return oldest <= int(arch.rstrip("af")) <= newest
         return arch == self.arch
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -211,6 +212,13 @@ class Schedule:
             groups=None if work.groups is None else _settled(work.groups),
             stats=_stats(tile, [each.nnz for each in every], lists, numbers),
         )
+
+    @cached_property
+    def lengths(self) -> Int64s:
+        """Key tiles of each place in `order`; of several masks, of the one that lists most."""
+        lengths = np.diff(self.row_ptr, axis=-1).reshape(-1, self.order.shape[-1])
+        longest: Int64s = -np.sort(-lengths.astype(np.int64), axis=-1).min(axis=0, initial=0)
+        return longest
 
     def mask_strides(self, batch: int, heads: int) -> tuple[int, int]:
         """Return the strides of `mask_of`, in elements, for a kernel's batches and heads.

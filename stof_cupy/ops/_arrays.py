@@ -157,8 +157,10 @@ def unit_last(x: Array) -> Array:
 
 
 def pointer(x: Array | None) -> int:
-    """Return the address of a CuPy array's data; 0 for None."""
-    return 0 if x is None else int(x.data.ptr)
+    """Return the address of an array's data; 0 for None."""
+    if x is None:
+        return 0
+    return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr)
 
 
 def aligned(x: Array, size: int, *strides: int) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.masks.schedule import mask_strides
-from stof_cupy.ops._arrays import Array, is_cupy
+from stof_cupy.ops._arrays import Array, is_cupy, pointer
 from stof_cupy.ops.attention_args import Problem, Scores, masking
 from stof_cupy.ops.relative_bias import RelativeBias
 
-__all__ = ["address", "is_wide", "mask_fields", "score_fields", "tensor_fields"]
+__all__ = ["is_wide", "mask_fields", "score_fields", "tensor_fields"]
 
 _LOG2E = math.log2(math.e)
 
@@ -23,18 +23,11 @@ def is_wide(problem: Problem, fields: dict[str, Any]) -> bool:
     return bool(aligned and problem.dim_qk % 8 == 0 and problem.dim_v % 8 == 0)
 
 
-def address(x: Array | None) -> int:
-    """Return where the data of a NumPy or CuPy array is; 0 for None."""
-    if x is None:
-        return 0
-    return int(x.data.ptr) if is_cupy(x) else int(x.ctypes.data)
-
-
 def tensor_fields(**tensors: Array) -> dict[str, int]:
     """Return where the tensors are, their strides in elements, and how wide accesses may be."""
     fields = {}
     for name, x in tensors.items():
-        start = fields[name] = address(x)
+        start = fields[name] = pointer(x)
         batch, head, row, _ = x.strides
         for axis, stride in (("batch", batch), ("head", head), ("row", row)):
             fields[f"{name}_{axis}"] = stride // x.itemsize
@@ -52,11 +45,11 @@ def mask_fields(lists: Any, problem: Problem) -> dict[str, int]:
     fields = dict.fromkeys((*names, "mask_batch", "mask_head"), 0)
     if lists is not None:
         for name in ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "overflow"):
-            fields[name] = address(getattr(lists, name, None))
+            fields[name] = pointer(getattr(lists, name, None))
         if hasattr(lists, "keys"):
-            fields["cols"] = address(lists.keys)
+            fields["cols"] = pointer(lists.keys)
         if lists.mask_of.size > 1:
-            fields["mask_of"] = address(lists.mask_of)
+            fields["mask_of"] = pointer(lists.mask_of)
             strides = mask_strides(lists.mask_of.shape, problem.batch, problem.heads)
             fields["mask_batch"], fields["mask_head"] = strides
     return fields
@@ -80,7 +73,7 @@ def score_fields(scores: Scores, problem: Problem, like: Array) -> tuple[dict[st
     def keep(name: str, x: Array | None, dtype: Any) -> None:
         made = None if x is None else xp.ascontiguousarray(xp.asarray(x), dtype)
         kept.append(made)
-        fields[name] = address(made)
+        fields[name] = pointer(made)
 
     keep("sinks", scores.sinks, np.float32)
     keep("alibi", scores.alibi, np.float32)
@@ -96,7 +89,7 @@ def score_fields(scores: Scores, problem: Problem, like: Array) -> tuple[dict[st
             with np.errstate(over="ignore"):  # below the lowest of float32: masked too
                 bias = xp.broadcast_to(bias[chosen].astype(np.float32), bias.shape)
         kept.append(bias)
-        fields["bias"] = address(bias)
+        fields["bias"] = pointer(bias)
         for axis, step in zip(("batch", "head", "row", "key"), bias.strides, strict=True):
             fields[f"bias_{axis}"] = step // bias.itemsize
     if scores.positions is not None:

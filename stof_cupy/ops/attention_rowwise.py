@@ -18,10 +18,9 @@ from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.device.built import BuiltMask, UploadedMask
 from stof_cupy.masks.keylists import MOST
 from stof_cupy.masks.stacking import AnyMask
-from stof_cupy.ops._arrays import Array, empty_in_order_of, unit_last
+from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
 from stof_cupy.ops.attention_args import Problem, Scores
 from stof_cupy.ops.attention_fields import (
-    address,
     is_wide,
     mask_fields,
     score_fields,
@@ -241,8 +240,8 @@ def arguments(
         **tensor_fields(q=q, k=k, v=v, out=out),
         **mask_fields(lists, problem),
         **terms,
-        "lse": address(lse),
-        "kv_lengths": address(kv_lengths),
+        "lse": pointer(lse),
+        "kv_lengths": pointer(kv_lengths),
         "heads": problem.heads,
         "heads_per_kv": problem.heads // problem.kv_heads,
         "seq_q": problem.seq_q,

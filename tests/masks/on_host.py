@@ -59,7 +59,7 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
     host::shared_size = {smem};
     for (unsigned i; ended && (i = next++) < order.size();) {{
       blockIdx = {{order[i] % x, order[i] / x, 0}};
-      std::memset(smem, 0xff, {smem});  // NaN
+      std::fill_n(smem, {smem}, static_cast<char>(0xff));  // NaN
       host::start_copies({threads});
       if (!host::run_cta(random)) ended = false;
     }}

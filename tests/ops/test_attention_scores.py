@@ -1,4 +1,4 @@
-"""Score modifications on NumPy: softcap, biases, ALiBi, sinks, beside the float64 oracle."""
+"""Score modifications: softcap, biases, ALiBi, sinks, beside the float64 oracle."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from stof_cupy import RelativeBias, attention, masks
 from stof_cupy.dtypes import as_dtype
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, StofError, UnsupportedError
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, StofError
 from stof_cupy.ops import reference
-from stof_cupy.ops.attention import _choose
-from stof_cupy.ops.attention_args import Problem, Scores
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 BATCH, HEADS, SQ, SK = 2, 4, 70, 150
@@ -315,30 +313,125 @@ def test_t11_a_mask_for_more_keys_than_there_are() -> None:
         attention(q, k, v, np.ones((128, 256), bool))
 
 
-@pytest.mark.parametrize("name", ["bias", "alibi", "softcap", "sinks"])
-def test_the_kernel_refuses_what_it_has_not(name: str) -> None:
-    problem = Problem("float16", 1, 1, 1, 64, 64, 64, 64)
-    assert _choose(problem, Scores(scale=1.0)).head_dim == 64
-    with pytest.raises(UnsupportedError, match=f"^{name}: got a value with CuPy arrays"):
-        _choose(problem, Scores(scale=1.0, **{name: 1.0}))
+# ---------------------------------------------------------------- on a GPU
+
+
+def uploaded(how: dict[str, Any]) -> dict[str, Any]:
+    import cupy
+
+    def upload(x: Any) -> Any:
+        if isinstance(x, RelativeBias):
+            return RelativeBias(
+                cupy.asarray(x.table), bidirectional=x.bidirectional, max_distance=x.max_distance
+            )
+        return cupy.asarray(x) if isinstance(x, np.ndarray) else x
+
+    return {name: upload(x) for name, x in how.items()}
+
+
+def check_on_gpu(arrays: list[Any], mask: Any = None, **how: Any) -> Any:
+    """Compare the kernels' output and LSE, written over poison, with the oracle's."""
+    import cupy
+
+    q, k, v = map(cupy.asarray, arrays)
+    out = poison((*q.shape[:3], v.shape[3]), q.dtype, cupy)
+    got, lse = attention(q, k, v, mask, return_lse=True, out=out, **uploaded(how))
+    assert got is out
+    exact, exact_lse = reference.attention(*arrays, mask, return_lse=True, **how)
+    assert_close(out, exact, reference.attention(*arrays, mask, precision=q.dtype.name, **how))
+    np.testing.assert_allclose(lse.get(), exact_lse, rtol=4e-6, atol=4e-5)
+    return out
 
 
 @pytest.mark.gpu
-def test_cupy_arrays_are_refused_before_anything_is_written() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_the_kernels_have_every_feature(feature: str, mask: str, dtype: str) -> None:
+    check_on_gpu(qkv(dtype=dtype), MASKS[mask], **FEATURES[feature])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [32, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_the_kernels_have_every_feature_at_every_head_dim(feature: str, dim: int) -> None:
+    arrays = qkv(dims=(dim, dim), dtype="float16")
+    check_on_gpu(arrays, MASKS["per-head"], **FEATURES[feature])
+    check_on_gpu(arrays, kv_lengths=np.array([0, 99]), **FEATURES[feature])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("queries", [1, 3, 16, 64])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_decoding_with_every_feature(feature: str, queries: int) -> None:
+    """Heads packed in one tile, and lists of keys in slices."""
+    how = dict(FEATURES[feature])
+    if isinstance(how.get("bias"), np.ndarray):
+        how["bias"] = random_array(rng(2), (HEADS, queries, 1500), "float16")
+    arrays = qkv(seq=(queries, 1500), dtype="float16")
+    check_on_gpu(arrays, **how)
+    check_on_gpu(arrays, rng(4).random((BATCH, 1, queries, 1500)) < 0.3, **how)
+    check_on_gpu(arrays, rng(4).random((BATCH, HEADS, queries, 1500)) < 0.3, **how)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("layout", ["rows", "slice", "reversed", "transposed"])
+def test_a_bias_of_any_type_and_stride_on_a_gpu(dtype: str, layout: str) -> None:
+    import cupy
+
+    arrays = qkv(dtype="float16")
+    bias = random_array(rng(9), (BATCH, HEADS, SQ, SK), dtype)
+    bias[:, :, :, 5] = -np.inf
+    q, k, v = map(cupy.asarray, arrays)
+    first = check_on_gpu(arrays, MASKS["scattered"], bias=bias)
+    view = strided(cupy.asarray(bias))[layout]
+    got = attention(q, k, v, MASKS["scattered"], bias=view)
+    np.testing.assert_array_equal(got.view("u2").get(), first.view("u2").get())
+    for shape in ((), (SK,), (SQ, 1), (1, SK), (HEADS, 1, 1), (BATCH, 1, SQ, SK)):
+        check_on_gpu(arrays, bias=np.asarray(random_array(rng(6), shape, dtype)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("lowest", [False, True])
+def test_t1_an_additive_mask_masks_on_a_gpu(dtype: str, lowest: bool) -> None:
+    arrays = qkv(batch=1, heads=2, seq=(6, 10), dims=(8, 8), dtype=dtype)
+    keep = np.tri(6, 10, dtype=bool)
+    keep[5] = False
+    kind = as_dtype(dtype)
+    low = np.nextafter(np.array(-np.inf, kind), np.zeros((), kind)) if lowest else -np.inf
+    bias = np.where(keep, np.zeros((), kind), np.array(low, kind))
+    out = check_on_gpu(arrays, bias=bias)
+    arrays[1][:, :, 9], arrays[2][:, :, 8] = np.nan, np.inf
+    again = check_on_gpu(arrays, bias=bias)
+    np.testing.assert_array_equal(out.view("u2").get(), again.view("u2").get())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1000, 8200])
+def test_sequences_packed_with_biases_by_distance_on_a_gpu(tokens: int) -> None:
+    import cupy
+
+    from stof_cupy import attention_varlen
+
+    lens = [tokens // 3, 0, 1, tokens - tokens // 3 - 1]
+    q, k, v = (x[0].swapaxes(0, 1) for x in qkv(batch=1, seq=(tokens, tokens), dtype="float16"))
+    for name in ("alibi", "t5"):
+        how = FEATURES[name]
+        got = attention_varlen(*map(cupy.asarray, (q, k, v)), lens, causal=True, **uploaded(how))
+        want = attention_varlen(
+            *(x.astype(np.float32) for x in (q, k, v)), lens, causal=True, **how
+        )
+        np.testing.assert_allclose(got.get().astype(np.float32), want, atol=4e-3)
+
+
+@pytest.mark.gpu
+def test_arrays_of_numpy_beside_cupy_are_refused() -> None:
     import cupy
 
     q, k, v = map(cupy.asarray, qkv(dtype="float16"))
     out = poison((BATCH, HEADS, SQ, 8), q.dtype, cupy)
-    ones = cupy.ones(HEADS, np.float32)
-    for change in (
-        {"softcap": 3.0},
-        {"alibi": ones},
-        {"sinks": ones},
-        {"bias": cupy.ones((SQ, SK), np.float16)},
-        {"bias": RelativeBias(cupy.asarray(table()), bidirectional=True)},
-    ):
-        with pytest.raises(UnsupportedError, match=next(iter(change))):
-            attention(q, k, v, out=out, **change)
-    assert cupy.isnan(out).all()
     with pytest.raises(DTypeError, match="alibi: got numpy array, expected cuda array like q"):
-        attention(q, k, v, alibi=np.ones(HEADS, np.float32))
+        attention(q, k, v, alibi=np.ones(HEADS, np.float32), out=out)
+    assert cupy.isnan(out).all()

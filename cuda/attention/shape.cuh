@@ -1,0 +1,30 @@
+// How a CTA of block-wise attention is made up. The host's statement of it, and of which shapes fit
+// a GPU, is stof_cupy/ops/attention_shapes.py.
+#pragma once
+
+namespace stof::attention {
+
+// kWarps warps of kWarpRows query rows each walk tiles of kKeys keys, the columns of a mask's tile.
+// With 32 rows a warp reads K and V from shared memory half as often as with 16, for twice the
+// registers.
+//
+// kStages > 1: so many pairs of a K and a V tile lie in shared memory, and one barrier a tile keeps
+// them apart. kStages == 1: one pair, whose halves are filled in turn, with two barriers a tile.
+template <int kWarps_, int kWarpRows_, int kStages_, bool kQInRegisters_, int kMinBlocks_>
+struct Shape {
+  static constexpr int kWarps = kWarps_;
+  static constexpr int kWarpRows = kWarpRows_;
+  static constexpr int kKeys = 64;
+  static constexpr int kStages = kStages_;
+  static constexpr bool kQInRegisters = kQInRegisters_;
+  static constexpr int kMinBlocks = kMinBlocks_;  // resident on an SM
+  static constexpr int kRows = kWarps * kWarpRows;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kFragments = kWarpRows / 16;
+  // Once Q is in registers, its place can serve as the last stage, which is filled after that.
+  static constexpr bool kQInStage = kQInRegisters && kStages > 1 && kRows <= 2 * kKeys;
+  static constexpr int kSmemRows = (kQInStage ? 0 : kRows) + 2 * kStages * kKeys;
+  static_assert(kWarpRows == 16 || kWarpRows == 32, "rows of one or two mma fragments");
+};
+
+}  // namespace stof::attention
