@@ -7,65 +7,16 @@ node; :func:`substitute` makes the graph that follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from stof_cupy import env
 from stof_cupy.graph import Graph, Node, verify
-from stof_cupy.graph.node import topological
 from stof_cupy.graph.registry import OPS
+from stof_cupy.graph.substitute import Match, Replacement, operator, substitute
 
-__all__ = ["REWRITES", "Replacement", "Rewrite", "fuse_epilogues", "substitute"]
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """An operator on nodes of the old graph, to stand for one of them."""
-
-    op: str
-    inputs: tuple[Node | None, ...]
-    attrs: Mapping[str, Any]
-
-
-Match = Callable[[Node, Mapping[Node, int]], "Replacement | None"]
-"""``(node, uses of every node) -> what stands for it``, or None where it stays."""
-
-
-def substitute(match: Match, graph: Graph) -> Graph:
-    """Return the graph in which every node that `match` finds is replaced.
-
-    Nodes that have no use then are gone. Inputs and outputs keep their names and order, constants
-    their names and arrays.
-
-    Parameters
-    ----------
-    match : callable
-    graph : Graph
-        Left as it is.
-    """
-    uses = graph.uses()
-    found = {node: match(node, uses) for node in uses}
-
-    def inputs(node: Node) -> Iterable[Node | None]:
-        replacement = found[node]
-        return node.inputs if replacement is None else replacement.inputs
-
-    result = Graph(graph.name, graph.dims)
-    new: dict[Node | None, Any] = {None: None}
-    for name, node in graph.inputs.items():
-        new[node] = result.input(name, node.shape, node.dtype)
-    for node in topological(graph.outputs.values(), inputs):
-        if node.op == "constant":
-            new[node] = result.constant(node.name, graph.constants[node.name])
-        elif node.op in OPS:
-            replacement = found[node] or Replacement(node.op, node.inputs, dict(node.attrs))
-            operands = [new[each] for each in replacement.inputs]
-            new[node] = result.apply(replacement.op, *operands, **replacement.attrs)
-    for name, node in graph.outputs.items():
-        result.output(name, new[node])
-    return result
+__all__ = ["REWRITES", "Rewrite", "fuse_epilogues"]
 
 
 def _gemm(node: Node | None, uses: Mapping[Node, int], *free: str) -> dict[str, Any] | None:
@@ -80,7 +31,7 @@ def _gemm(node: Node | None, uses: Mapping[Node, int], *free: str) -> dict[str, 
 def _refit(parts: Mapping[str, Any]) -> Replacement:
     ports = [port.name for port in OPS["gemm"].ports]
     attrs = {name: value for name, value in parts.items() if name not in ports}
-    return Replacement("gemm", tuple(parts[name] for name in ports), attrs)
+    return operator("gemm", (parts[name] for name in ports), attrs)
 
 
 def _bias(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
@@ -120,16 +71,16 @@ def _residual(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One exact rewrite: a name for people and a function from graph to graph."""
+    """One exact rewrite: a name for people, and what it finds."""
 
     name: str
-    apply: Callable[[Graph], Graph]
+    match: Match
 
 
 REWRITES = (
-    Rewrite("gemm + bias", partial(substitute, _bias)),
-    Rewrite("gemm + activation", partial(substitute, _activation)),
-    Rewrite("gemm + residual", partial(substitute, _residual)),
+    Rewrite("gemm + bias", _bias),
+    Rewrite("gemm + activation", _activation),
+    Rewrite("gemm + residual", _residual),
 )
 """In the order in which a GEMM applies what it absorbs."""
 
@@ -165,7 +116,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
     """
     each_time = env.VERIFY.get() == "1"
     for rewrite in REWRITES:
-        graph = rewrite.apply(graph)
+        graph = substitute(rewrite.match, graph)
         if each_time:
             verify(graph)
     verify(graph)

@@ -6,104 +6,31 @@ values in a list of its own, so any number of threads may run one executor at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from stof_cupy.dtypes import DEFAULT_FLOAT, as_dtype, compute_dtype
 from stof_cupy.errors import ArgumentError, DeviceError, mismatch
-from stof_cupy.graph import meaning
+from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.feeds import mask_leads, read_feeds
 from stof_cupy.graph.ir import Graph, Node
-from stof_cupy.graph.registry import OPS
+from stof_cupy.graph.memory import MemoryPlan, Slot, plan_memory
+from stof_cupy.graph.steps import Fused, steps_of
 from stof_cupy.graph.verify import verify
-from stof_cupy.ops.attention import attention
-from stof_cupy.ops.elementwise import add, gelu
-from stof_cupy.ops.embedding import embedding
-from stof_cupy.ops.epilogue import Epilogue
-from stof_cupy.ops.gemm import gemm
-from stof_cupy.ops.norm import layer_norm
 
-__all__ = ["CALLS", "Executor"]
+__all__ = ["CALLS", "Executor", "Fused"]
 
 Array: TypeAlias = Any
 Observer: TypeAlias = "Callable[[Node, Any], Any]"
 
-
-def _gemm(
-    x: Array, w: Array, bias: Array | None, residual: Array | None, *, activation: str | None
-) -> Array:
-    plain = bias is None and residual is None and activation is None
-    epilogue = None if plain else Epilogue(bias=bias, activation=activation, residual=residual)
-    return gemm(x, w.T, epilogue=epilogue)
-
-
-def _attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Any,
-    lengths: Array | None,
-    *,
-    scale: float | None,
-    softcap: float | None,
-) -> Array:
-    return attention(q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths)
-
-
-def _embedding(
-    ids: Array,
-    table: Array,
-    position_table: Array | None,
-    token_types: Array | None,
-    type_table: Array | None,
-) -> Array:
-    return embedding(
-        ids, table, position_table=position_table, type_table=type_table, token_types=token_types
-    )
-
-
-CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
-    {
-        "gemm": _gemm,
-        "attention": _attention,
-        "layer_norm": layer_norm,
-        "add": add,
-        "gelu": gelu,
-        "embedding": _embedding,
-        "split_heads": meaning.split_heads,
-        "merge_heads": meaning.merge_heads,
-    }
-)
-"""How each operator is run, on NumPy and on CuPy arrays: inputs by position, attrs by keyword."""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One operator of the walk; numbers are places in the list of values, of which 0 holds None."""
-
-    node: Node
-    call: Callable[..., Array]
-    attrs: dict[str, Any]
-    reads: tuple[int, ...]
-    writes: int
-    dead: tuple[int, ...]
-
-
-def _plan(nodes: list[Node], place: Mapping[Node | None, int], kept: set[Node]) -> list[_Step]:
-    last = {each: user for user in nodes for each in user.inputs if each is not None}
-    steps = []
-    for node in nodes:
-        if node.op in OPS:
-            ended = {each for each in node.inputs if each is not None and last[each] is node}
-            dead = tuple(sorted(place[each] for each in ended - kept))
-            reads = tuple(place[each] for each in node.inputs)
-            steps.append(_Step(node, CALLS[node.op], dict(node.attrs), reads, place[node], dead))
-    return steps
+_PLANS = 64
+"""Memory plans that an executor keeps; one costs about a millisecond for each hundred nodes."""
 
 
 class Executor:
@@ -118,6 +45,11 @@ class Executor:
         float32. Default: :data:`stof_cupy.dtypes.DEFAULT_FLOAT`. CUDA has no float32.
     device : int, optional
         CUDA device; default: the current one.
+    fused : iterable of Fused
+        Operators of the graph that run as one.
+    arena : bool
+        Whether a run keeps its values in one allocation, placed by `memory.plan_memory`: what a
+        captured CUDA graph needs. On NumPy it costs a copy of each result.
 
     Raises
     ------
@@ -139,7 +71,14 @@ class Executor:
     """
 
     def __init__(
-        self, graph: Graph, *, backend: str, dtype: str | None = None, device: int | None = None
+        self,
+        graph: Graph,
+        *,
+        backend: str,
+        dtype: str | None = None,
+        device: int | None = None,
+        fused: Iterable[Fused] = (),
+        arena: bool = False,
     ) -> None:
         if backend not in DEFAULT_FLOAT:
             expected = " or ".join(map(repr, DEFAULT_FLOAT))
@@ -158,7 +97,10 @@ class Executor:
         self._leads = mask_leads(nodes)
         self._place: dict[Node | None, int] = {None: 0}
         self._place.update((node, number) for number, node in enumerate(nodes, start=1))
-        self._steps = _plan(nodes, self._place, set(self._outputs.values()))
+        self._steps = steps_of(nodes, self._place, set(self._outputs.values()), fused)
+        self._arena = arena
+        self._plans: OrderedDict[tuple[int, ...], MemoryPlan] = OrderedDict()
+        self._lock = threading.Lock()
         self.device = self._checked_device(device)
         self._constants = self._uploaded([node for node in nodes if node.op == "constant"])
 
@@ -237,13 +179,63 @@ class Executor:
         """
         with self._on_device():
             feeds = read_feeds(self._inputs, inputs, self._float, self.device, self._leads)
-            values = self._walk(feeds, observe)
+            # An observer may keep what it is shown, so that nothing may be written over.
+            outs = self._slots(feeds) if self._arena and observe is None else {}
+            values = self._walk(feeds, observe, outs)
             return {
                 name: self._output(node, values[self._place[node]])
                 for name, node in self._outputs.items()
             }
 
-    def _walk(self, feeds: Mapping[str, Any], observe: Observer | None) -> list[Any]:
+    def plan(self, sizes: Mapping[str, int]) -> MemoryPlan:
+        """Return where a run with symbolic dims of `sizes` keeps its values; plans are kept.
+
+        Raises
+        ------
+        GraphError
+            If a symbolic dim has no size.
+        """
+        key = tuple(sizes.get(dim, -1) for dim in self.graph.dims)
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is None:
+                steps = [(step.node, step.operands) for step in self._steps]
+                plan = plan_memory(self.graph, sizes, self._float.itemsize, steps)
+                self._plans[key] = plan
+                while len(self._plans) > _PLANS:
+                    self._plans.popitem(last=False)
+            return plan
+
+    def _slots(self, feeds: Mapping[str, Any]) -> dict[Node, Array]:
+        """Return an array for every value that is placed, all in one new allocation."""
+        sizes: dict[str, int] = {}
+        for name, value in feeds.items():
+            node = self._inputs[name]
+            own = value.shape[-2:] if node.dtype == "mask" else value.shape
+            sizes |= {d: n for d, n in zip(node.shape, own, strict=True) if isinstance(d, str)}
+        plan = self.plan(sizes)
+        if not plan.arena_bytes:
+            return {}
+        arena = self._empty(plan.arena_bytes)
+        return {node: self._view(arena, slot) for node, slot in plan.slots.items()}
+
+    def _view(self, arena: Array, slot: Slot) -> Array:
+        axes = range(len(slot.order))
+        shape = [slot.shape[axis] for axis in slot.order] or slot.shape
+        size = math.prod(shape) * self._float.itemsize
+        lying = arena[slot.offset : slot.offset + size].view(self._float).reshape(shape)
+        return lying.transpose([slot.order.index(axis) for axis in axes]) if slot.order else lying
+
+    def _empty(self, size: int) -> Array:
+        if self.backend == "numpy":
+            return np.empty(size, np.uint8)
+        import cupy
+
+        return cupy.empty(size, cupy.uint8)
+
+    def _walk(
+        self, feeds: Mapping[str, Any], observe: Observer | None, outs: Mapping[Node, Array]
+    ) -> list[Any]:
         """Return the values by place; those that nothing needs any more are None."""
         values: list[Any] = [None] * len(self._place)
         for place, array in self._constants.items():
@@ -253,7 +245,11 @@ class Executor:
                 values[self._place[self._inputs[name]]] = value
         for step in self._steps:
             operands = [values[place] for place in step.reads]
-            result = step.call(*operands, **step.attrs)
+            out = outs.get(step.node)
+            if out is None:
+                result = step.call(*operands, **step.attrs)
+            else:
+                result = step.call(*operands, **step.attrs, out=out)
             if observe is not None:
                 replaced = observe(step.node, result)
                 result = result if replaced is None else replaced

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.graph import meaning, shapes
+from stof_cupy.graph import meaning, primitives, shapes
 from stof_cupy.graph.shapes import Shape
 
 __all__ = ["DTYPES", "OPS", "REQUIRED", "Attr", "OpDef", "Port"]
@@ -104,6 +104,13 @@ def _positive_int(value: Any) -> int:
     return int(value)
 
 
+def _count(value: Any) -> int:
+    """Return an int of at least 0."""
+    if isinstance(value, bool):
+        raise ValueError(value)
+    return _positive_int(value + 1) - 1
+
+
 def _positive_float(value: Any) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(value)
@@ -114,10 +121,14 @@ def _positive_or_none(value: Any) -> float | None:
     return None if value is None else _positive_float(value)
 
 
-def _finite_or_none(value: Any) -> float | None:
-    if value is not None and not math.isfinite(value):
+def _finite(value: Any) -> float:
+    if not math.isfinite(value):
         raise ValueError(value)
-    return None if value is None else float(value)
+    return float(value)
+
+
+def _finite_or_none(value: Any) -> float | None:
+    return None if value is None else _finite(value)
 
 
 def _port(word: str, optional: bool) -> Port:
@@ -149,6 +160,41 @@ _TABLE = (
         shapes.attention, meaning.attention,
         "``softmax(scale * q @ k.T) @ v`` over the kept elements; a row that keeps none is 0. With "
         "a softcap, scores are ``softcap * tanh(scores / softcap)``.",
+    ),
+    OpDef(
+        "matmul", "CI", _ports("x y"), (),
+        primitives.matmul_shape, primitives.matmul,
+        "``x @ y``, batched over the leading axes, which are equal.",
+    ),
+    OpDef(
+        "scale", "MI", _ports("x"), (Attr("factor", "a finite number", _finite),),
+        shapes.elementwise, primitives.scale,
+        "``x * factor``.",
+    ),
+    OpDef(
+        "masked", "MI", _ports("x", "mask:mask lengths:lengths"), (),
+        primitives.masked_shape, primitives.masked,
+        "Scores where a query may attend to a key, -inf elsewhere.",
+    ),
+    OpDef(
+        "softmax", "MI", _ports("x"), (),
+        shapes.elementwise, primitives.softmax,
+        "Softmax over the last axis; a row of nothing but -inf is 0.",
+    ),
+    OpDef(
+        "transpose", "view", _ports("x"),
+        (Attr("axes", "the axes in their new order", primitives.to_axes),),
+        primitives.transpose_shape, primitives.transpose,
+        "View x with its axes in another order.",
+    ),
+    OpDef(
+        "columns", "view", _ports("x"),
+        (
+            Attr("start", "an int of at least 0", _count),
+            Attr("stop", "an int of at least 1", _positive_int),
+        ),
+        primitives.columns_shape, primitives.columns,
+        "View ``x[..., start:stop]``.",
     ),
     OpDef(
         "layer_norm", "MI", _ports("x weight bias"),

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from stof_cupy.errors import GraphError, mismatch
 
-__all__ = ["Dim", "Shape", "format_shape"]
+__all__ = ["Attrs", "Dim", "Shape", "Shapes", "expect", "format_shape", "known", "ranked"]
 
 Dim: TypeAlias = "int | str"
 Shape: TypeAlias = "tuple[int | str, ...]"

@@ -58,6 +58,17 @@ GOOD = [
         {"scale": 0.5, "softcap": 30},
         ("batch", 4, "seq", 3),
     ),
+    ("matmul", {"x": HEADS, "y": ("batch", 4, 5, "memory")}, {}, ("batch", 4, "seq", "memory")),
+    ("scale", {"x": HIDDEN}, {"factor": -2}, HIDDEN),
+    ("softmax", {"x": HIDDEN}, {}, HIDDEN),
+    (
+        "masked",
+        {"x": ("batch", 4, "seq", 9), "mask": ("seq", 9), "lengths": ("batch",)},
+        {},
+        ("batch", 4, "seq", 9),
+    ),
+    ("transpose", {"x": HEADS}, {"axes": [0, 2, 1, 3]}, ("batch", "seq", 4, 5)),
+    ("columns", {"x": HIDDEN}, {"start": 0, "stop": 4}, ("batch", "seq", 4)),
 ]
 
 
@@ -127,6 +138,12 @@ BAD = [
         {},
         r"lengths: got \(seq,\), expected \(batch,\)",
     ),
+    ("matmul", {"x": HIDDEN, "y": HIDDEN}, {}, r"y: got .*, expected \(batch, 6, any\)"),
+    ("matmul", {"x": HIDDEN, "y": (6, 2)}, {}, r"y: got \(6, 2\), expected 3 dims"),
+    ("masked", {"x": HEADS, "mask": ("seq", 6)}, {}, r"mask: got \(seq, 6\), expected \(seq, 5\)"),
+    ("transpose", {"x": HIDDEN}, {"axes": (1, 0)}, r"x: got .*, expected 2 dims"),
+    ("columns", {"x": HIDDEN}, {"start": 2, "stop": 7}, r"got 2:7, expected a part of 0:6"),
+    ("columns", {"x": HIDDEN}, {"start": 2, "stop": 2}, r"columns: got 2:2"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,90 @@
+"""How every operator of the graph is run: the one table that names the calls of :mod:`ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from stof_cupy.graph import meaning, primitives
+from stof_cupy.ops.attention import attention
+from stof_cupy.ops.elementwise import add, gelu
+from stof_cupy.ops.embedding import embedding
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm import gemm
+from stof_cupy.ops.norm import layer_norm
+
+__all__ = ["CALLS"]
+
+Array: TypeAlias = Any
+
+
+def _gemm(
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    residual: Array | None,
+    *,
+    activation: str | None,
+    out: Array | None = None,
+) -> Array:
+    plain = bias is None and residual is None and activation is None
+    epilogue = None if plain else Epilogue(bias=bias, activation=activation, residual=residual)
+    return gemm(x, w.T, epilogue=epilogue, out=out)
+
+
+def _attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Any,
+    lengths: Array | None,
+    *,
+    scale: float | None,
+    softcap: float | None,
+    out: Array | None = None,
+) -> Array:
+    return attention(q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths, out=out)
+
+
+def _embedding(
+    ids: Array,
+    table: Array,
+    position_table: Array | None,
+    token_types: Array | None,
+    type_table: Array | None,
+    *,
+    out: Array | None = None,
+) -> Array:
+    return embedding(
+        ids,
+        table,
+        position_table=position_table,
+        type_table=type_table,
+        token_types=token_types,
+        out=out,
+    )
+
+
+CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
+    {
+        "gemm": _gemm,
+        "attention": _attention,
+        "layer_norm": layer_norm,
+        "add": add,
+        "gelu": gelu,
+        "embedding": _embedding,
+        "split_heads": meaning.split_heads,
+        "merge_heads": meaning.merge_heads,
+        "matmul": primitives.matmul,
+        "scale": primitives.scale,
+        "masked": primitives.masked,
+        "softmax": primitives.softmax,
+        "transpose": primitives.transpose,
+        "columns": primitives.columns,
+    }
+)
+"""How each operator is run, on NumPy and on CuPy arrays: inputs by position, attrs by keyword.
+
+Those of `memory.PLACES` take ``out=`` beside them.
+"""

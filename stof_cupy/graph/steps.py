@@ -1,0 +1,80 @@
+"""The calls of a walk through a graph: what each reads and writes, and what dies with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stof_cupy.graph.calls import CALLS
+from stof_cupy.graph.node import Node
+from stof_cupy.graph.registry import OPS
+
+__all__ = ["Fused", "Step", "steps_of"]
+
+Array: TypeAlias = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """Operators that are run by one call.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        In order; nothing else reads the results of any but the last.
+    inputs : tuple of Node
+        What they read from outside.
+    call : callable
+        Takes the arrays of `inputs`, None where absent, and returns the last result.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    call: Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the walk; numbers are places in the list of values, of which 0 holds None."""
+
+    node: Node
+    call: Callable[..., Array]
+    attrs: dict[str, Any]
+    operands: tuple[Node | None, ...]
+    reads: tuple[int, ...]
+    writes: int
+    dead: tuple[int, ...]
+
+
+def steps_of(
+    nodes: list[Node], place: Mapping[Node | None, int], kept: set[Node], fused: Iterable[Fused]
+) -> list[Step]:
+    """Return the calls that compute `nodes`, in order.
+
+    Parameters
+    ----------
+    nodes : list of Node
+        Inputs before users.
+    place : mapping of Node to int
+        Where each value is kept.
+    kept : set of Node
+        Values that are needed at the end.
+    fused : iterable of Fused
+    """
+    by_last = {each.nodes[-1]: each for each in fused}
+    inside = {node for each in by_last.values() for node in each.nodes[:-1]}
+    calls: list[tuple[Node, Callable[..., Array], dict[str, Any], tuple[Node | None, ...]]] = []
+    for node in nodes:
+        if node in by_last:
+            calls.append((node, by_last[node].call, {}, by_last[node].inputs))
+        elif node.op in OPS and node not in inside:
+            calls.append((node, CALLS[node.op], dict(node.attrs), node.inputs))
+    last = {each: node for node, _, _, operands in calls for each in operands if each is not None}
+    steps = []
+    for node, call, attrs, operands in calls:
+        ended = {each for each in operands if each is not None and last[each] is node}
+        dead = tuple(sorted(place[each] for each in ended - kept))
+        reads = tuple(place[each] for each in operands)
+        steps.append(Step(node, call, attrs, operands, reads, place[node], dead))
+    return steps
