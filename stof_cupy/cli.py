@@ -245,8 +245,7 @@ def _timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def _operators(engine: TransformerEngine) -> str:
-    skipped = ("constant", "input", "split_heads", "merge_heads")
-    count = Counter(node.op for node in engine.graph.nodes() if node.op not in skipped)
+    count = Counter(node.op for node in engine.graph.nodes() if node.kind in ("CI", "MI"))
     return ", ".join(f"{n} x {op}" for op, n in count.most_common())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from stof_cupy import models
 from stof_cupy.errors import ArgumentError, ConfigError, DTypeError, mismatch
-from stof_cupy.fusion import fuse_epilogues
+from stof_cupy.fusion import fuse
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.interop import export_array, import_array
 from stof_cupy.models.checkpoint import read_checkpoint
@@ -100,7 +100,7 @@ class TransformerEngine:
         checked, tensors, self._tokenizer_path = _open(weights, config)
         self._model = models.build(checked, tensors)
         self.config = dict(checked)
-        self.graph: Graph = fuse_epilogues(self._model.graph)
+        self.graph: Graph = fuse(self._model.graph)
         self._text: tuple[Tokenizer, SentenceConfig] | None = None
         self._executor = Executor(
             self.graph, backend=target.backend, dtype=target.dtype, device=target.device

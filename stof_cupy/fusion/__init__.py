@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stof_cupy.fusion.exact import fuse, structured
 from stof_cupy.fusion.rewrites import fuse_epilogues
 
-__all__ = ["fuse_epilogues"]
+__all__ = ["fuse", "fuse_epilogues", "structured"]

@@ -16,7 +16,7 @@ from stof_cupy.graph import Graph, Node, verify
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Match, Replacement, operator, substitute
 
-__all__ = ["REWRITES", "Rewrite", "fuse_epilogues"]
+__all__ = ["BIAS", "REWRITES", "Rewrite", "fuse_epilogues"]
 
 
 def _gemm(node: Node | None, uses: Mapping[Node, int], *free: str) -> dict[str, Any] | None:
@@ -77,8 +77,10 @@ class Rewrite:
     match: Match
 
 
+BIAS = Rewrite("gemm + bias", _bias)
+
 REWRITES = (
-    Rewrite("gemm + bias", _bias),
+    BIAS,
     Rewrite("gemm + activation", _activation),
     Rewrite("gemm + residual", _residual),
 )

@@ -61,7 +61,7 @@ def _content(array: NDArray[Any]) -> Any:
 
 
 def _fold_constants(graph: Graph) -> Graph:
-    """Compute what depends on constants alone, unless it takes more memory than they do.
+    """Compute what depends on constants alone, unless it has more elements than they have.
 
     Views stay views of the constant's memory; what is computed is computed in float64 and kept as
     float32.
@@ -73,9 +73,9 @@ def _fold_constants(graph: Graph) -> Graph:
         if node.op == "constant":
             known[node], names[node] = graph.constants[node.name], node.name
         elif node.op in OPS and operands and all(each in known for each in operands):
-            size = sum(known[each].nbytes for each in operands)
+            size = sum(known[each].size for each in operands)
             value = _computed(node, known)
-            if value.nbytes <= size:
+            if value.size <= size:
                 known[node] = value
                 names[node] = _folded_name(node, [names[each] for each in operands])
 

@@ -33,7 +33,7 @@ Array = Any
 
 
 def matmul(x: Array, y: Array) -> Array:
-    """Return x @ y, batched over the leading axes."""
+    """Return x @ y, batched over the leading axes; a y of two axes is for all of them."""
     return x @ y
 
 
@@ -91,9 +91,12 @@ def to_axes(value: Any) -> tuple[int, ...]:
 
 
 def matmul_shape(shapes: Shapes, attrs: Attrs) -> Shape:
-    """``x (..., M, K), y (..., K, N) -> (..., M, N)``."""
+    """``x (..., M, K), y (..., K, N) or (K, N) -> (..., M, N)``."""
     x = ranked(shapes, "x", least=2)
-    y = ranked(shapes, "y", len(x))
+    y = ranked(shapes, "y", least=2)
+    if len(y) == 2:
+        expect("y", y, (x[-1], None), f"x has shape {format_shape(x)}")
+        return (*x[:-1], y[-1])
     expect("y", y, (*x[:-2], x[-1], None), f"x has shape {format_shape(x)}")
     return (*x[:-1], y[-1])
 

@@ -164,7 +164,7 @@ _TABLE = (
     OpDef(
         "matmul", "CI", _ports("x y"), (),
         primitives.matmul_shape, primitives.matmul,
-        "``x @ y``, batched over the leading axes, which are equal.",
+        "``x @ y``, batched over leading axes that are equal; a y of two axes is for all of them.",
     ),
     OpDef(
         "scale", "MI", _ports("x"), (Attr("factor", "a finite number", _finite),),

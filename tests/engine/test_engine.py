@@ -158,7 +158,7 @@ def test_explain_says_where_and_what(engine):
 
 def test_epilogues_are_fused(engine):
     ops = [node.op for node in engine.graph.nodes()]
-    assert "gelu" not in ops and "add" not in ops and ops.count("gemm") == 12
+    assert "gelu" not in ops and "add" not in ops and ops.count("gemm") == 8
 
 
 # Checkpoint directories and sentences

@@ -59,6 +59,7 @@ GOOD = [
         ("batch", 4, "seq", 3),
     ),
     ("matmul", {"x": HEADS, "y": ("batch", 4, 5, "memory")}, {}, ("batch", 4, "seq", "memory")),
+    ("matmul", {"x": HIDDEN, "y": (6, 9)}, {}, ("batch", "seq", 9)),
     ("scale", {"x": HIDDEN}, {"factor": -2}, HIDDEN),
     ("softmax", {"x": HIDDEN}, {}, HIDDEN),
     (
@@ -139,7 +140,7 @@ BAD = [
         r"lengths: got \(seq,\), expected \(batch,\)",
     ),
     ("matmul", {"x": HIDDEN, "y": HIDDEN}, {}, r"y: got .*, expected \(batch, 6, any\)"),
-    ("matmul", {"x": HIDDEN, "y": (6, 2)}, {}, r"y: got \(6, 2\), expected 3 dims"),
+    ("matmul", {"x": HIDDEN, "y": (5, 2)}, {}, r"y: got \(5, 2\), expected \(6, any\)"),
     ("masked", {"x": HEADS, "mask": ("seq", 6)}, {}, r"mask: got \(seq, 6\), expected \(seq, 5\)"),
     ("transpose", {"x": HIDDEN}, {"axes": (1, 0)}, r"x: got .*, expected 2 dims"),
     ("columns", {"x": HIDDEN}, {"start": 2, "stop": 7}, r"got 2:7, expected a part of 0:6"),

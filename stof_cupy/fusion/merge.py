@@ -1,0 +1,147 @@
+"""Products of one input as one product: the projections to queries, keys and values.
+
+One GEMM of 3 * hidden columns reads its input once and fills a GPU that three would not. Its
+results are columns of one array, so it is done where all that reads them takes any strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.graph import Graph, Node
+from stof_cupy.graph.registry import OPS
+from stof_cupy.graph.substitute import Replacement, substitute
+
+__all__ = ["STRIDED", "gemm_of_matmul", "merge_products", "scale_into_weights"]
+
+STRIDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"attention": ("q", "k", "v"), "split_heads": ("x",), "columns": ("x",)}
+)
+"""By operator: ports that take rows with anything between them, at no cost.
+
+A view is listed if what it makes of such rows is a view; then its readers are asked.
+"""
+
+_PORTS = [port.name for port in OPS["gemm"].ports]
+
+
+def merge_products(graph: Graph) -> Graph:
+    """Merge GEMMs by constants that have the same input, activation and no residual.
+
+    Parameters
+    ----------
+    graph : Graph
+        Left as it is.
+
+    Examples
+    --------
+    >>> g = Graph("self")
+    >>> x = g.input("x", ("batch", "seq", 4), "float")
+    >>> w = [g.constant(n, np.full((4, 4), i, np.float32)) for i, n in enumerate("qkv")]
+    >>> g.output("y", g.attention(*(g.split_heads(g.gemm(x, each), heads=2) for each in w)))
+    >>> print(merge_products(g).show())
+    self (batch, seq)
+    %0 = input("x") float (batch, seq, 4) [leaf]
+    %1 = gemm(%0, w:"q+k+v") float (batch, seq, 12) [CI]
+    %2 = columns(%1, start=0, stop=4) float (batch, seq, 4) [view]
+    ...
+    """
+    groups: dict[Any, list[Node]] = {}
+    readers = _readers(graph)
+    for node in graph.nodes():
+        if node.op == "gemm":
+            x, w, bias, residual = node.inputs
+            plain = w is not None and w.op == "constant" and residual is None
+            constant_bias = bias is None or bias.op == "constant"
+            if plain and constant_bias and _takes_strides(node, readers):
+                groups.setdefault((x, node.attrs, bias is None), []).append(node)
+    found: dict[Node, Replacement] = {}
+    for group in groups.values():
+        if len(group) > 1:
+            found |= _merged(graph, group)
+    return substitute(lambda node, uses: found.get(node), graph)
+
+
+def _readers(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
+    readers: dict[Node, list[tuple[Node, str]]] = {}
+    for node in graph.nodes():
+        ports = OPS[node.op].ports if node.op in OPS else ()
+        for port, each in zip(ports, node.inputs, strict=True):
+            if each is not None:
+                readers.setdefault(each, []).append((node, port.name))
+    for node in graph.outputs.values():
+        readers.setdefault(node, []).append((node, "output"))  # which wants memory of its own
+    return readers
+
+
+def _takes_strides(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
+    """Whether all that reads `node` takes any strides."""
+    return node in readers and all(
+        port in STRIDED.get(user.op, ()) and (user.kind != "view" or _takes_strides(user, readers))
+        for user, port in readers[node]
+    )
+
+
+def _merged(graph: Graph, group: Sequence[Node]) -> dict[Node, Replacement]:
+    """Return for each product of `group` the columns of the one that stands for all."""
+    first = group[0]
+    stacked = [_stacked(graph, [node.inputs[place] for node in group]) for place in (1, 2)]
+    stops = np.cumsum([node.shape[-1] for node in group]).tolist()
+
+    def part(start: int, stop: int) -> Replacement:
+        def build(result: Graph, new: tuple[Node | None, ...]) -> Node:
+            constants = [result.constant(*each) if each else None for each in stacked]
+            product = result.apply("gemm", new[0], *constants, **dict(first.attrs))
+            return result.apply("columns", product, start=start, stop=stop)
+
+        return Replacement((first.inputs[0],), build)
+
+    spans = zip([0, *stops[:-1]], stops, strict=True)
+    return {node: part(*span) for node, span in zip(group, spans, strict=True)}
+
+
+def _stacked(graph: Graph, parts: Iterable[Node | None]) -> tuple[str, NDArray[Any]] | None:
+    """Return name and array of constants one after another; None if they are absent."""
+    names = [node.name for node in parts if node is not None]
+    if not names:
+        return None
+    return "+".join(names), np.concatenate([graph.constants[name] for name in names])
+
+
+def gemm_of_matmul(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    """``matmul(x, constant (K, N))``, which is ``gemm(x, constant.T)``."""
+    x, w = node.inputs if node.op == "matmul" else (None, None)
+    if x is None or w is None or w.op != "constant" or len(w.shape) != 2:
+        return None
+
+    def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+        return graph.apply("gemm", new[0], graph.apply("transpose", new[1], axes=(1, 0)))
+
+    return Replacement((x, w), build)
+
+
+def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    """``scale(gemm(x, w, bias))`` of constants, which nothing else reads: the constants scaled."""
+    product = node.inputs[0] if node.op == "scale" else None
+    if product is None or product.op != "gemm" or uses[product] != 1:
+        return None
+    parts = dict(zip(_PORTS, product.inputs, strict=True))
+    constants = [parts[name] for name in ("w", "bias") if parts[name] is not None]
+    if any(each is None or each.op != "constant" for each in constants):
+        return None
+    if parts["residual"] is not None or dict(product.attrs)["activation"] is not None:
+        return None
+    factor = dict(node.attrs)["factor"]
+
+    def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+        scaled = [
+            None if each is None else graph.apply("scale", each, factor=factor) for each in new[1:]
+        ]
+        return graph.apply("gemm", new[0], *scaled)
+
+    return Replacement((parts["x"], parts["w"], parts["bias"]), build)
