@@ -1,0 +1,165 @@
+"""What a segment is run by, once its epilogues are folded: the table of kernels.
+
+A template says that operators may be one segment; whether that is worth anything is up to the
+kernels. A new fused kernel is one entry of :data:`KERNELS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stof_cupy.fusion.chain import ROWS
+from stof_cupy.fusion.cost import Machine, seconds, work
+from stof_cupy.graph import Node
+from stof_cupy.graph.calls import CALLS
+from stof_cupy.graph.memory import bound
+from stof_cupy.graph.registry import OPS
+
+__all__ = ["KERNELS", "Kernel", "Setting", "kernel_of"]
+
+Setting: TypeAlias = "tuple[tuple[str, int], ...]"
+"""Names and values of a kernel's parameters; empty: it has none, or chooses them itself."""
+
+Array: TypeAlias = Any
+Sizes: TypeAlias = "Mapping[str, int]"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to run the operators that are left of a segment.
+
+    Attributes
+    ----------
+    name : str
+    backends : tuple of str
+    fits : callable
+        ``operators -> bool``.
+    settings : callable
+        ``(operators, sizes) -> settings`` that it takes.
+    seconds : callable
+        ``(operators, sizes, itemsize, machine, setting) -> time``, by analysis.
+    build : callable, optional
+        ``(operators, what they read from outside, setting) -> call``, which takes the arrays of
+        those. None: each operator has a call of its own.
+    """
+
+    name: str
+    backends: tuple[str, ...]
+    fits: Callable[[Sequence[Node]], bool]
+    settings: Callable[[Sequence[Node], Sizes], tuple[Setting, ...]]
+    seconds: Callable[[Sequence[Node], Sizes, int, Machine, Setting], float]
+    build: Callable[[Sequence[Node], Sequence[Node], Setting], Callable[..., Array]] | None = None
+
+
+def kernel_of(nodes: Sequence[Node], backend: str) -> Kernel | None:
+    """Return the first kernel for operators on a backend, or None."""
+    fitting = (each for each in KERNELS if backend in each.backends and each.fits(nodes))
+    return next(fitting, None)
+
+
+def _alone_seconds(
+    nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
+) -> float:
+    return seconds(nodes, sizes, itemsize, machine)
+
+
+_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def _by_rows(nodes: Sequence[Node]) -> bool:
+    return len(nodes) > 1 and all(node.op in ROWS for node in nodes)
+
+
+def _row_settings(nodes: Sequence[Node], sizes: Sizes) -> tuple[Setting, ...]:
+    rows = math.prod(bound(nodes[0].shape[:-1], sizes))
+    # A block of all rows is no block; of more, the same.
+    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", rows),),)
+
+
+def _row_seconds(
+    nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
+) -> float:
+    """Count what lies between the operators as cached if a block of it fits there."""
+    rows, total = dict(setting)["rows"], math.prod(bound(nodes[0].shape[:-1], sizes))
+    blocks = max(-(-total // rows), 1)
+    inside = set(nodes[:-1])
+    time = 0.0
+    for node in nodes:
+        w = work(node, sizes, itemsize)
+        between = node.shape[-1] if isinstance(node.shape[-1], int) else 1
+        fits = rows * between * itemsize * 4 <= machine.cache_size
+        near = 0.0 if node not in inside else w.writes
+        whole = [each for each in node.inputs if each is not None and _is_whole(node, each)]
+        again = sum(math.prod(bound(each.shape, sizes)) * itemsize for each in whole)
+        for each in node.inputs:
+            near += work(each, sizes, itemsize).writes if each in inside else 0
+        far = max(sum(w.reads) + w.writes - near, 0)
+        near_rate = machine.cache_bytes if fits else machine.memory_bytes
+        # A product of few rows reads its weights for little: half the rate at 64 rows.
+        rate = machine.matrix_flops * rows / (rows + 64) if w.matrix else machine.vector_flops
+        moved = far / machine.memory_bytes + (near * w.passes) / near_rate
+        moved += (blocks - 1) * again / machine.cache_bytes
+        time += max(w.flops / rate, moved) + blocks * machine.launch
+    return time
+
+
+def _is_whole(node: Node, each: Node) -> bool:
+    ports = (
+        p.name for p, given in zip(OPS[node.op].ports, node.inputs, strict=True) if given is each
+    )
+    return not any(port in ROWS[node.op] for port in ports) or len(each.shape) == 1
+
+
+def _build_rows(
+    nodes: Sequence[Node], inputs: Sequence[Node], setting: Setting
+) -> Callable[..., Array]:
+    """Return a call that takes the operators through one block of rows after another."""
+    count = dict(setting)["rows"]
+    lead = len(nodes[0].shape) - 1
+    by_rows = {
+        each: not all(_is_whole(node, each) for node in nodes if each in node.inputs)
+        for each in inputs
+    }
+
+    def run(*arrays: Array) -> Array:
+        given = dict(zip(inputs, arrays, strict=True))
+        first = next(given[each] for each in inputs if by_rows[each])
+        shape = first.shape[:lead]
+        rows = math.prod(shape)
+        flat = {
+            each: array.reshape(rows, array.shape[-1]) if by_rows[each] else array
+            for each, array in given.items()
+        }
+        out: Array = None
+        for start in range(0, rows, count):
+            part = slice(start, start + count)
+            values: dict[Node | None, Array] = {None: None}
+            values.update((e, a[part] if by_rows[e] else a) for e, a in flat.items())
+            for node in nodes:
+                operands = [values[each] for each in node.inputs]
+                values[node] = CALLS[node.op](*operands, **dict(node.attrs))
+            made = values[nodes[-1]]
+            if out is None:
+                out = np.empty((rows, made.shape[-1]), made.dtype)
+            out[part] = made
+        return out.reshape(*shape, out.shape[-1])
+
+    return run
+
+
+KERNELS = (
+    Kernel(
+        "the operator's own",
+        ("numpy", "cuda"),
+        lambda nodes: len(nodes) == 1,
+        lambda nodes, sizes: ((),),
+        _alone_seconds,
+    ),
+    Kernel("blocks of rows", ("numpy",), _by_rows, _row_settings, _row_seconds, _build_rows),
+)
+"""In order: the first that fits is taken."""

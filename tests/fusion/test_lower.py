@@ -1,0 +1,169 @@
+"""Segments: which runs are legal, and that any legal scheme computes the same."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stof_cupy.errors import UnsupportedError
+from stof_cupy.fusion.chain import ROWS, TEMPLATES, Chain
+from stof_cupy.fusion.kernels import KERNELS, kernel_of
+from stof_cupy.fusion.lower import extract, lower, lower_one
+from stof_cupy.fusion.scheme import Scheme
+from stof_cupy.graph import Executor, Graph, meaning
+from stof_cupy.graph.registry import OPS
+from tests.fusion.stacks import WIDTH, constant, norm, paper_stack
+
+RNG = np.random.default_rng(0)
+FIGURE_7 = "0 1 00000 111 000 11"
+
+
+def feeds(batch: int = 2, seq: int = 33) -> dict[str, Any]:
+    x = np.random.default_rng(5).standard_normal((batch, seq, WIDTH)).astype(np.float32)
+    return {"x": x, "mask": np.random.default_rng(6).random((seq, seq)) < 0.4}
+
+
+def test_the_layer_of_the_paper_has_its_operators_and_classes() -> None:
+    chain = Chain(paper_stack(1))
+    assert [node.op for node in chain.ops] == [
+        "gemm", "add", "matmul", "scale", "masked", "softmax", "matmul", "gemm", "add",
+        "layer_norm", "gemm", "gelu", "gemm", "add", "layer_norm",
+    ]  # fmt: skip
+    assert [i for i, kind in enumerate(chain.kinds) if kind == "CI"] == [0, 2, 6, 7, 10, 12]
+    found = [chain.template(*span) for span in Scheme.from_bits(FIGURE_7).spans()]
+    assert [each and each.name for each in found] == ["CI", "MI", "MHA", "CI+MI", "CI+CI", "MI+MI"]
+
+
+def by_hand(chain: Chain, start: int, stop: int) -> bool:
+    """Say anew, by the words of the definition, whether a run is a segment."""
+    ops = chain.ops[start:stop]
+    users: dict[Any, list[Any]] = {}
+    for node in chain.graph.nodes():
+        for each in node.inputs:
+            users.setdefault(each, []).append(node)
+    for one, two in pairwise(ops):
+        if users[one] != [two] or one in chain.graph.outputs.values():
+            return False
+    names = " ".join(node.op for node in ops)
+    if re.fullmatch(r"matmul( scale| masked)* softmax matmul", names):
+        return ops[-1].inputs[0] is ops[-2]
+    if len(ops) == 1:
+        return True
+    heavy = sum(node.kind == "CI" for node in ops)
+    right_start = heavy == 0 or ops[0].kind == "CI"
+    return right_start and heavy <= 2 and all(node.op in ROWS for node in ops)
+
+
+def test_segments_are_those_of_the_definition() -> None:
+    chain = Chain(paper_stack(2))
+    count = len(chain)
+    for start in range(count):
+        for stop in range(start + 1, min(start + 9, count) + 1):
+            assert (chain.template(start, stop) is not None) == by_hand(chain, start, stop)
+    every = [(a, b) for a in range(count) for b in range(a + 1, count + 1) if chain.template(a, b)]
+    assert chain.segments() == every
+    assert chain.template(3, 3) is None and chain.template(-1, 2) is None
+
+
+def schemes(chain: Chain) -> Any:
+    @st.composite
+    def draw_one(draw: Any) -> list[tuple[int, int]]:
+        legal, at, spans = chain.segments(), 0, []
+        while at < len(chain):
+            spans.append(draw(st.sampled_from([span for span in legal if span[0] == at])))
+            at = spans[-1][1]
+        return spans
+
+    return draw_one()
+
+
+TWO = Chain(paper_stack(2))
+EXPECTED = meaning.evaluate(TWO.graph, feeds())["y"]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(schemes(TWO), st.data())
+def test_any_legal_scheme_computes_the_same(spans: list[tuple[int, int]], data: Any) -> None:
+    chosen = []
+    for span in spans:
+        _, nodes = lower_one(TWO, *span)
+        kernel = kernel_of(nodes, "numpy")
+        assert kernel is not None
+        chosen.append(data.draw(st.sampled_from(kernel.settings(nodes, {"batch": 2, "seq": 33}))))
+    lowered = lower(TWO, spans, chosen, "numpy")
+    got = Executor(lowered.graph, backend="numpy", fused=lowered.fused).run(feeds())["y"]
+    np.testing.assert_allclose(got, EXPECTED, atol=2e-5)
+    assert Scheme.from_spans(spans).spans() == spans
+
+
+@pytest.mark.parametrize("span", [(0, 1), (0, 2), (2, 7), (7, 10), (10, 14), (10, 15), (13, 15)])
+def test_a_segment_by_itself_is_what_it_is_in_the_graph(span: tuple[int, int]) -> None:
+    chain = Chain(paper_stack(1))
+    graph, folded = extract(chain, *span), lower_one(chain, *span)[0]
+    given = {}
+    for name, node in graph.inputs.items():
+        shape = [{"batch": 2, "seq": 5}.get(dim, dim) for dim in node.shape]
+        given[name] = (
+            RNG.random(shape) < 0.5 if node.dtype == "mask" else RNG.standard_normal(shape)
+        )
+    a, b = meaning.evaluate(graph, given), meaning.evaluate(folded, given)
+    np.testing.assert_allclose(a["result"], b["result"], atol=1e-9)
+
+
+def test_what_is_left_of_a_segment() -> None:
+    chain = Chain(paper_stack(1))
+    left = {
+        (0, 2): ["gemm"], (2, 7): ["attention"], (7, 9): ["gemm"], (10, 12): ["gemm"],
+        (7, 10): ["gemm", "layer_norm"], (10, 14): ["gemm", "gemm"],
+        (13, 15): ["add", "layer_norm"],
+    }  # fmt: skip
+    for span, ops in left.items():
+        assert [node.op for node in lower_one(chain, *span)[1]] == ops
+
+
+def test_a_segment_without_a_kernel_is_refused() -> None:
+    chain = Chain(paper_stack(1))
+    spans = Scheme.from_bits(FIGURE_7).spans()
+    with pytest.raises(UnsupportedError, match=r"segment: got gemm \+ layer_norm, .* cuda"):
+        lower(chain, spans, [()] * len(spans), "cuda")
+
+
+def test_layers_are_equal_and_what_differs_is_not() -> None:
+    chain = Chain(paper_stack(3))
+    for start, stop in [(7, 10), (2, 7), (10, 15)]:
+        digests = {chain.digest(start + 15 * i, stop + 15 * i) for i in range(3)}
+        assert len(digests) == 1
+    every = {chain.digest(*span) for span in chain.segments() if span[1] <= 15}
+    assert len(every) == sum(span[1] <= 15 for span in chain.segments()) - 3  # add, norms, matmuls
+    assert len(chain.digest(0, 45)) == 16
+
+
+def test_what_repeats_along_rows_is_no_row() -> None:
+    g = Graph("positions")
+    x = g.input("x", ("batch", "seq", WIDTH), "float")
+    y = g.add(g.gemm(x, constant(g, "w", WIDTH, WIDTH)), g.input("p", ("seq", WIDTH), "float"))
+    g.output("y", norm(g, y, "n"))
+    assert Chain(g).segments() == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_an_output_or_a_second_reader_ends_a_segment() -> None:
+    g = Graph("read")
+    x = g.input("x", ("batch", "seq", WIDTH), "float")
+    y = g.gelu(g.gemm(x, constant(g, "w", WIDTH, WIDTH)))
+    g.output("y", y)
+    z = norm(g, y, "n")
+    g.output("z", g.add(z, z))
+    assert Chain(g).segments() == [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
+
+
+def test_tables_name_operators() -> None:
+    for op, ports in ROWS.items():
+        assert set(ports) <= {port.name for port in OPS[op].ports}
+    assert len({each.name for each in TEMPLATES}) == len(TEMPLATES)
+    assert len({each.name for each in KERNELS}) == len(KERNELS)
