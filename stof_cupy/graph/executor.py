@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
@@ -50,6 +50,9 @@ class Executor:
     arena : bool
         Whether a run keeps its values in one allocation, placed by `memory.plan_memory`: what a
         captured CUDA graph needs. On NumPy it costs a copy of each result.
+    uploads : mapping of str to array, optional
+        Constants by name as they are used, for several executors of one type and device to share:
+        those that are missing are added.
 
     Raises
     ------
@@ -79,6 +82,7 @@ class Executor:
         device: int | None = None,
         fused: Iterable[Fused] = (),
         arena: bool = False,
+        uploads: MutableMapping[str, Array] | None = None,
     ) -> None:
         if backend not in DEFAULT_FLOAT:
             expected = " or ".join(map(repr, DEFAULT_FLOAT))
@@ -102,7 +106,8 @@ class Executor:
         self._plans: OrderedDict[tuple[int, ...], MemoryPlan] = OrderedDict()
         self._lock = threading.Lock()
         self.device = self._checked_device(device)
-        self._constants = self._uploaded([node for node in nodes if node.op == "constant"])
+        constants = [node for node in nodes if node.op == "constant"]
+        self._constants = self._uploaded(constants, {} if uploads is None else uploads)
 
     def _checked_device(self, device: int | None) -> int | None:
         if self.backend == "numpy":
@@ -120,14 +125,16 @@ class Executor:
 
         return cupy.cuda.Device(self.device)
 
-    def _uploaded(self, nodes: list[Node]) -> dict[int, Array]:
+    def _uploaded(self, nodes: list[Node], uploads: MutableMapping[str, Array]) -> dict[int, Array]:
         """Return the constants by place: floats in the compute type, on the device."""
         placed = {}
         with self._on_device():
             for node in nodes:
-                array = self.graph.constants[node.name]
-                dtype = self._float if node.dtype == "float" else array.dtype
-                placed[self._place[node]] = self._upload(np.require(array, dtype, "A"))
+                if node.name not in uploads:
+                    array = self.graph.constants[node.name]
+                    dtype = self._float if node.dtype == "float" else array.dtype
+                    uploads[node.name] = self._upload(np.require(array, dtype, "A"))
+                placed[self._place[node]] = uploads[node.name]
             if self.backend == "cuda":
                 import cupy
 

@@ -1,0 +1,211 @@
+"""The segments of a real graph as a space to search: their kernels, predicted and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stof_cupy.dtypes import as_dtype
+from stof_cupy.fusion.chain import Chain
+from stof_cupy.fusion.cost import Machine
+from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
+from stof_cupy.fusion.ledger import Span
+from stof_cupy.fusion.lower import Lowered, lower_one
+from stof_cupy.fusion.pieces import Piece
+from stof_cupy.graph import Executor, Graph, Node
+from stof_cupy.graph.memory import bound
+from stof_cupy.graph.steps import Fused
+
+__all__ = ["PieceSpace", "Site", "Stopwatch", "example_inputs", "wall_clock"]
+
+Stopwatch: TypeAlias = "Callable[[Callable[[], Any]], float]"
+"""Takes a call without arguments, returns the seconds that it takes."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where and on what a graph is to run.
+
+    Attributes
+    ----------
+    backend : {"numpy", "cuda"}
+    dtype : str
+        Of weights and results.
+    device : int or None
+    machine : Machine
+        Its rates.
+    sizes : mapping of str to int
+        What the symbolic dims are.
+    stopwatch : callable or None
+        None: nothing is timed, analysis decides alone.
+    inputs : mapping of str to object
+        What to time with: masks and lengths by name. Others are drawn.
+    uploads : mapping
+        Constants that are on the device already, by name.
+    """
+
+    backend: str
+    dtype: str
+    device: int | None
+    machine: Machine
+    sizes: Mapping[str, int]
+    stopwatch: Stopwatch | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    uploads: MutableMapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a float between operators."""
+        return 4 if self.backend == "numpy" else as_dtype(self.dtype).itemsize
+
+    def seconds(self, lowered: Lowered) -> float:
+        """Return the time of a graph by the clock; inf if it does not run."""
+        from stof_cupy.errors import StofError
+
+        if self.stopwatch is None:
+            return float("inf")
+        try:
+            executor = Executor(
+                lowered.graph,
+                backend=self.backend,
+                dtype=self.dtype,
+                device=self.device,
+                fused=lowered.fused,
+                uploads=self.uploads,
+            )
+            inputs = example_inputs(lowered.graph, self)
+            return self.stopwatch(lambda: executor.run(inputs))
+        except (StofError, MemoryError):
+            return float("inf")
+
+
+def wall_clock(run: Callable[[], Any], *, least: int = 3, enough: float = 0.05) -> float:
+    """Return the least of several times of a call on the host, seconds."""
+    run()
+    best, spent, count = float("inf"), 0.0, 0
+    while count < least or (spent < enough and count < 50):
+        start = time.perf_counter()
+        run()
+        took = time.perf_counter() - start
+        best, spent, count = min(best, took), spent + took, count + 1
+    return best
+
+
+def example_inputs(graph: Graph, site: Site) -> dict[str, Any]:
+    """Return inputs to time a graph with: given ones, else normal numbers, and ids of 0."""
+    rng = np.random.default_rng(0)
+    inputs: dict[str, Any] = {}
+    for name, node in graph.inputs.items():
+        if name in site.inputs or node.dtype in ("mask", "lengths"):
+            inputs[name] = site.inputs.get(name)
+            continue
+        shape = bound(node.shape, site.sizes)
+        array: np.ndarray[Any, Any] = (
+            np.zeros(shape, np.int32)
+            if node.dtype == "int"
+            else rng.standard_normal(shape, np.float32)
+        )
+        inputs[name] = array if site.backend == "numpy" else _on_device(array, site)
+    return inputs
+
+
+def _on_device(array: np.ndarray[Any, Any], site: Site) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(site.device):
+        return cupy.asarray(
+            array.astype(as_dtype(site.dtype)) if array.dtype.kind == "f" else array
+        )
+
+
+class PieceSpace:
+    """The segments within one piece of a chain that there is a kernel for; see `ledger.Space`.
+
+    Parameters
+    ----------
+    chain : Chain
+    piece : Piece
+        Spans are counted from its start.
+    site : Site
+    """
+
+    def __init__(self, chain: Chain, piece: Piece, site: Site) -> None:
+        self._chain, self._piece, self._site = chain, piece, site
+        self._left: dict[str, tuple[Graph, list[Node], Kernel | None]] = {}
+        self._segments = [
+            (start - piece.start, stop - piece.start)
+            for start, stop in chain.segments()
+            if piece.start <= start and stop <= piece.stop
+        ]
+        self._segments = [span for span in self._segments if self._lowered(span)[2] is not None]
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The class of each operator."""
+        return self._chain.kinds[self._piece.start : self._piece.stop]
+
+    def segments(self) -> Sequence[Span]:
+        """Return the runs that fit a template and a kernel."""
+        return self._segments
+
+    def key(self, span: Span) -> str:
+        """Return the digest of a segment."""
+        return self._chain.digest(*self._there(span))
+
+    def settings(self, span: Span) -> Sequence[Setting]:
+        """Return what the segment's kernel takes."""
+        _, nodes, kernel = self._lowered(span)
+        return () if kernel is None else kernel.settings(nodes, self._site.sizes)
+
+    def predicted(self, span: Span, setting: Setting) -> float:
+        """Return the time by analysis."""
+        _, nodes, kernel = self._lowered(span)
+        if kernel is None:
+            return float("inf")
+        site = self._site
+        return kernel.seconds(nodes, site.sizes, site.itemsize, site.machine, setting)
+
+    def measure(self, span: Span, setting: Setting) -> float:
+        """Return the time by the clock, or by analysis where there is none."""
+        if self._site.stopwatch is None:
+            return self.predicted(span, setting)
+        graph, nodes, kernel = self._lowered(span)
+        fused: tuple[Fused, ...] = ()
+        if kernel is not None and kernel.build is not None:
+            inside = set(nodes)
+            reads = [each for node in nodes for each in node.inputs if each is not None]
+            inputs = tuple(each for each in dict.fromkeys(reads) if each not in inside)
+            fused = (Fused(tuple(nodes), inputs, kernel.build(nodes, inputs, setting)),)
+        return self._site.seconds(Lowered(graph, fused))
+
+    def rules(self) -> list[Span]:
+        """Return the scheme of the exact rewrites: as much as is left as one operator."""
+        legal, spans, at = set(self._segments), [], 0
+        while at < len(self.kinds):
+            stops = [
+                stop
+                for start, stop in legal
+                if start == at and len(self._lowered((start, stop))[1]) == 1
+            ]
+            spans.append((at, max(stops)))
+            at = spans[-1][1]
+        return spans
+
+    def names(self, span: Span) -> str:
+        """Return the operators of a segment for people."""
+        start, stop = self._there(span)
+        return " + ".join(node.op for node in self._chain.ops[start:stop])
+
+    def _there(self, span: Span) -> Span:
+        return span[0] + self._piece.start, span[1] + self._piece.start
+
+    def _lowered(self, span: Span) -> tuple[Graph, list[Node], Kernel | None]:
+        key = self.key(span)
+        if key not in self._left:
+            graph, nodes = lower_one(self._chain, *self._there(span))
+            self._left[key] = graph, nodes, kernel_of(nodes, self._site.backend)
+        return self._left[key]

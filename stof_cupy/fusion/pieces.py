@@ -1,0 +1,78 @@
+"""Layers of a stack: equal runs of operators, found once and tuned once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stof_cupy.fusion.chain import Chain
+
+__all__ = ["Piece", "pieces"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Operators ``[start, stop)`` of a chain, and how often they follow each other from there."""
+
+    start: int
+    stop: int
+    copies: int = 1
+
+
+def pieces(chain: Chain) -> list[Piece]:
+    """Cut a chain into what repeats and what lies between.
+
+    Cuts are where no segment could reach across, as far as there are such places.
+
+    Parameters
+    ----------
+    chain : Chain
+
+    Returns
+    -------
+    list of Piece
+        Which cover the chain.
+    """
+    crossed = {at for start, stop in chain.segments() for at in range(start + 1, stop)}
+    return _cut(chain, set(range(len(chain) + 1)) - crossed, 0, len(chain))
+
+
+def _cut(chain: Chain, boundaries: set[int], start: int, stop: int) -> list[Piece]:
+    if start == stop:
+        return []
+    found = _longest_repeat(chain, boundaries, start, stop)
+    if found is None:
+        return [Piece(start, stop)]
+    end = found.start + (found.stop - found.start) * found.copies
+    return [
+        *_cut(chain, boundaries, start, found.start),
+        found,
+        *_cut(chain, boundaries, end, stop),
+    ]
+
+
+def _longest_repeat(chain: Chain, boundaries: set[int], start: int, stop: int) -> Piece | None:
+    """Return the repeat that covers most, of equals the shortest."""
+    ops = [chain.digest(at, at + 1) for at in range(start, stop)]
+    best, covered = None, 0
+    # Two operators of one kind in a row are not a layer.
+    for period in range(2, len(ops) // 2 + 1):
+        differ = [at for at in range(len(ops) - period) if ops[at] != ops[at + period]]
+        for left, right in pairwise([-1, *differ, len(ops) - period]):
+            run = right - left - 1
+            copies = run // period + 1
+            if copies < 2 or copies * period <= covered:
+                continue
+            first, least = start + left + 1, None
+            for begin in range(first, first + run % period + 1):
+                cuts = range(begin, begin + period * copies + 1, period)
+                lost = len(set(cuts) - boundaries)
+                if (least is None or lost < least) and _equal(chain, cuts):
+                    best, covered, least = Piece(begin, cuts[1], copies), copies * period, lost
+    return best
+
+
+def _equal(chain: Chain, cuts: Sequence[int]) -> bool:
+    """Whether operators that are equal one by one are wired equally too."""
+    return len({chain.digest(a, b) for a, b in pairwise(cuts)}) == 1
