@@ -21,6 +21,7 @@ __all__ = [
     "MaskError",
     "MissingDependencyError",
     "OutOfBoundsError",
+    "OutOfMemoryError",
     "ShapeError",
     "StofError",
     "StofWarning",
@@ -60,6 +61,10 @@ class MaskError(StofError, ValueError):
 
 class OutOfBoundsError(StofError, IndexError):
     """An index beyond the rows, columns or leading axes of a mask."""
+
+
+class OutOfMemoryError(StofError, MemoryError):
+    """Not enough memory for a run; says how much it needs. What raised it can be used on."""
 
 
 class GraphError(StofError, ValueError):

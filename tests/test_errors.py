@@ -20,6 +20,7 @@ BUILTINS = {
     "UnsupportedError": NotImplementedError,
     "MaskError": ValueError,
     "OutOfBoundsError": IndexError,
+    "OutOfMemoryError": MemoryError,
     "GraphError": ValueError,
     "CheckpointError": ValueError,
     "CheckpointNotFoundError": FileNotFoundError,

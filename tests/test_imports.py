@@ -22,7 +22,7 @@ LAYERS = {
     "ops": 4,
     **dict.fromkeys(("testing", "graph"), 5),
     "fusion": 6,
-    "models": 7,
+    **dict.fromkeys(("models", "runtime"), 7),
     "engine": 8,
     "cli_mask": 8,
     "cli": 9,

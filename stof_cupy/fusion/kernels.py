@@ -45,7 +45,7 @@ class Kernel:
         ``(operators, sizes, itemsize, machine, setting) -> time``, by analysis.
     build : callable, optional
         ``(operators, what they read from outside, setting) -> call``, which takes the arrays of
-        those. None: each operator has a call of its own.
+        those, and ``out=``. None: each operator has a call of its own.
     """
 
     name: str
@@ -126,7 +126,7 @@ def _build_rows(
         for each in inputs
     }
 
-    def run(*arrays: Array) -> Array:
+    def run(*arrays: Array, out: Array | None = None) -> Array:
         given = dict(zip(inputs, arrays, strict=True))
         first = next(given[each] for each in inputs if by_rows[each])
         shape = first.shape[:lead]
@@ -135,7 +135,7 @@ def _build_rows(
             each: array.reshape(rows, array.shape[-1]) if by_rows[each] else array
             for each, array in given.items()
         }
-        out: Array = None
+        to: Array = None if out is None else out.reshape(rows, out.shape[-1])
         for start in range(0, rows, count):
             part = slice(start, start + count)
             values: dict[Node | None, Array] = {None: None}
@@ -144,10 +144,10 @@ def _build_rows(
                 operands = [values[each] for each in node.inputs]
                 values[node] = CALLS[node.op](*operands, **dict(node.attrs))
             made = values[nodes[-1]]
-            if out is None:
-                out = np.empty((rows, made.shape[-1]), made.dtype)
-            out[part] = made
-        return out.reshape(*shape, out.shape[-1])
+            if to is None:
+                to = np.empty((rows, made.shape[-1]), made.dtype)
+            to[part] = made
+        return to.reshape(*shape, -1) if out is None else out
 
     return run
 

@@ -10,7 +10,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,9 +28,17 @@ __all__ = ["CALLS", "Executor", "Fused"]
 
 Array: TypeAlias = Any
 Observer: TypeAlias = "Callable[[Node, Any], Any]"
+Around: TypeAlias = "Callable[[Node], AbstractContextManager[Any]]"
 
 _PLANS = 64
 """Memory plans that an executor keeps; one costs about a millisecond for each hundred nodes."""
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def _plainly(node: Node) -> AbstractContextManager[None]:
+    return _NOTHING
 
 
 class Executor:
@@ -152,7 +160,11 @@ class Executor:
             return cupy.asarray(np.ascontiguousarray(array))
 
     def run(
-        self, inputs: Mapping[str, Any], *, observe: Observer | None = None
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        observe: Observer | None = None,
+        around: Around | None = None,
     ) -> dict[str, Array]:
         """Compute the outputs.
 
@@ -166,6 +178,9 @@ class Executor:
         observe : callable, optional
             Called as ``observe(node, array)`` after every operator; an array it returns takes the
             place of the operator's result.
+        around : callable, optional
+            Called as ``around(node)`` before every operator; returns a context in which it is run,
+            for timing.
 
         Returns
         -------
@@ -188,7 +203,7 @@ class Executor:
             feeds = read_feeds(self._inputs, inputs, self._float, self.device, self._leads)
             # An observer may keep what it is shown, so that nothing may be written over.
             outs = self._slots(feeds) if self._arena and observe is None else {}
-            values = self._walk(feeds, observe, outs)
+            values = self._walk(feeds, observe, outs, around or _plainly)
             return {
                 name: self._output(node, values[self._place[node]])
                 for name, node in self._outputs.items()
@@ -241,7 +256,11 @@ class Executor:
         return cupy.empty(size, cupy.uint8)
 
     def _walk(
-        self, feeds: Mapping[str, Any], observe: Observer | None, outs: Mapping[Node, Array]
+        self,
+        feeds: Mapping[str, Any],
+        observe: Observer | None,
+        outs: Mapping[Node, Array],
+        around: Around,
     ) -> list[Any]:
         """Return the values by place; those that nothing needs any more are None."""
         values: list[Any] = [None] * len(self._place)
@@ -253,10 +272,9 @@ class Executor:
         for step in self._steps:
             operands = [values[place] for place in step.reads]
             out = outs.get(step.node)
-            if out is None:
-                result = step.call(*operands, **step.attrs)
-            else:
-                result = step.call(*operands, **step.attrs, out=out)
+            given = step.attrs if out is None else {**step.attrs, "out": out}
+            with around(step.node):
+                result = step.call(*operands, **given)
             if observe is not None:
                 replaced = observe(step.node, result)
                 result = result if replaced is None else replaced

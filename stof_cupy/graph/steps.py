@@ -26,7 +26,8 @@ class Fused:
     inputs : tuple of Node
         What they read from outside.
     call : callable
-        Takes the arrays of `inputs`, None where absent, and returns the last result.
+        Takes the arrays of `inputs`, and where to write the last result as ``out=``, or None;
+        returns it.
     """
 
     nodes: tuple[Node, ...]

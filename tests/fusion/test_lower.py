@@ -97,8 +97,9 @@ def test_any_legal_scheme_computes_the_same(spans: list[tuple[int, int]], data: 
         assert kernel is not None
         chosen.append(data.draw(st.sampled_from(kernel.settings(nodes, {"batch": 2, "seq": 33}))))
     lowered = lower(TWO, spans, chosen, "numpy")
-    got = Executor(lowered.graph, backend="numpy", fused=lowered.fused).run(feeds())["y"]
-    np.testing.assert_allclose(got, EXPECTED, atol=2e-5)
+    for arena in (False, True):
+        run = Executor(lowered.graph, backend="numpy", fused=lowered.fused, arena=arena).run
+        np.testing.assert_allclose(run(feeds())["y"], EXPECTED, atol=2e-5)
     assert Scheme.from_spans(spans).spans() == spans
 
 

@@ -1,0 +1,304 @@
+"""Runs that are recorded once and launched as one CUDA graph ever after.
+
+What records is behind an interface of three methods, so that everything else here, which is what
+can go wrong, needs no GPU: which runs are worth recording, how many are kept, whose turn it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from stof_cupy.errors import StofError, StofWarning
+
+__all__ = ["CudaRecorder", "Recorder", "Recording", "Recordings"]
+
+Array: TypeAlias = Any
+Arrays: TypeAlias = "Mapping[str, Any]"
+
+_SEEN = 1024
+"""Keys whose runs are counted before they are recorded."""
+
+
+class Recording(Protocol):
+    """A run that can be launched again; it reads and writes the arrays that it was recorded with.
+
+    Attributes
+    ----------
+    nbytes : int
+        Device memory that it holds.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Return the device memory that it holds."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a context in which its arrays may be used: after all that used them before."""
+
+    def replay(self) -> None:
+        """Launch it on the current stream."""
+
+
+class Recorder(Protocol):
+    """Makes recordings."""
+
+    def record(self, run: Callable[[], Any]) -> tuple[Recording, Any]:
+        """Return a recording of what `run` launches, and the result that it will write.
+
+        Nothing is in it before the first replay.
+        """
+
+
+@dataclass
+class _Entry:
+    recording: Recording
+    inputs: Arrays
+    outputs: Arrays
+    kept: Sequence[Any]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Recordings:
+    """The recordings of one graph, by what a run looks like; bounded in number and bytes.
+
+    Safe to use from several threads: one recording is used by one of them at a time.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    most : int
+        How many are kept; the one that was not used for longest goes first.
+    most_bytes : int
+        Of device memory.
+    patience : int
+        Runs of a kind before one is recorded, which costs as much as several.
+    """
+
+    def __init__(
+        self, recorder: Recorder, *, most: int = 32, most_bytes: int = 2 << 30, patience: int = 1
+    ) -> None:
+        self._recorder = recorder
+        self._most, self._most_bytes, self._patience = most, most_bytes, patience
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._seen: OrderedDict[Hashable, tuple[int, tuple[Any, ...]]] = OrderedDict()
+        self._refused: set[Hashable] = set()
+        self._lock = threading.Lock()
+        self._recording = threading.Lock()
+        self._closed = False
+        self.replayed = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that all of them hold."""
+        with self._lock:
+            return sum(entry.recording.nbytes for entry in self._entries.values())
+
+    def run(
+        self,
+        key: Hashable,
+        inputs: Arrays,
+        call: Callable[[Arrays], dict[str, Array]],
+        kept: Sequence[Any] = (),
+    ) -> dict[str, Array]:
+        """Return ``call(inputs)``, by replaying a recording of it where there is one.
+
+        Parameters
+        ----------
+        key : hashable
+            Equal for runs that launch the same on other contents: shapes and types of `inputs`.
+        inputs : mapping of str to array
+        call : callable
+        kept : sequence of object
+            What the run reads beside its inputs, masks say; another object is another run.
+
+        Returns
+        -------
+        dict of str to array
+            The caller's to keep.
+        """
+        key = (key, tuple(map(id, kept)))
+        entry = self._find(key)
+        if entry is None and self._is_worth_it(key, kept):
+            entry = self._record(key, inputs, call, kept)
+        if entry is None:
+            return call(inputs)
+        with entry.lock, entry.recording.turn():
+            for name, array in entry.inputs.items():
+                array[...] = inputs[name]
+            entry.recording.replay()
+            self.replayed += 1
+            return {name: array.copy() for name, array in entry.outputs.items()}
+
+    def clear(self) -> None:
+        """Drop all recordings."""
+        with self._lock:
+            self._entries.clear()
+            self._seen.clear()
+
+    def close(self) -> None:
+        """Drop all recordings; further runs are not recorded."""
+        self._closed = True
+        self.clear()
+
+    def _find(self, key: Hashable) -> _Entry | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
+
+    def _is_worth_it(self, key: Hashable, kept: Sequence[Any]) -> bool:
+        """Count a run; whether there were enough of its kind."""
+        with self._lock:
+            if self._closed or key in self._refused or self._most < 1:
+                return False
+            count, owners = self._seen.pop(key, (0, ()))
+            # An id comes back when its object is gone: then the run is another one.
+            same = len(owners) == len(kept)
+            if not (same and all(o() is each for o, each in zip(owners, kept, strict=True))):
+                count = 0
+            try:
+                self._seen[key] = (count + 1, tuple(weakref.ref(each) for each in kept))
+            except TypeError:
+                return False  # what may change or vanish unnoticed is not recorded
+            while len(self._seen) > _SEEN:
+                self._seen.popitem(last=False)
+            return count >= self._patience
+
+    def _record(
+        self,
+        key: Hashable,
+        inputs: Arrays,
+        call: Callable[[Arrays], dict[str, Array]],
+        kept: Sequence[Any],
+    ) -> _Entry | None:
+        with self._recording:  # one at a time: it needs memory for the run, and then once more
+            entry = self._find(key)
+            if entry is not None:
+                return entry
+            own = {name: array.copy() for name, array in inputs.items()}
+            try:
+                recording, outputs = self._recorder.record(lambda: call(own))
+            except StofError:
+                raise
+            except Exception as error:  # of CUDA or CuPy, which have no common base
+                with self._lock:
+                    first = not self._refused
+                    self._refused.add(key)
+                if first:
+                    warnings.warn(
+                        f"a run could not be recorded as a CUDA graph ({error}); such runs are "
+                        "launched operator by operator",
+                        StofWarning,
+                        stacklevel=2,
+                    )
+                return None
+            entry = _Entry(recording, own, outputs, kept)
+            with self._lock:
+                if not self._closed:
+                    self._entries[key] = entry
+                    self._bound()
+            return entry
+
+    def _bound(self) -> None:
+        """Drop what is beyond the limits, the newest at last: a run that is too large stays out."""
+        while self._entries:
+            total = sum(entry.recording.nbytes for entry in self._entries.values())
+            if len(self._entries) <= self._most and total <= self._most_bytes:
+                return
+            self._entries.popitem(last=False)
+            self.dropped += 1
+
+
+class CudaRecorder:
+    """Records CUDA graphs with CuPy.
+
+    Memory that a recorded run allocates comes from a pool of its own, which nobody else draws from,
+    so that its addresses stay good.
+
+    Parameters
+    ----------
+    device : int
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+
+    def record(self, run: Callable[[], Any]) -> tuple[Recording, Any]:
+        """Run once, so that kernels are compiled and masks uploaded, then record."""
+        import cupy
+
+        with cupy.cuda.Device(self._device):
+            pool = cupy.cuda.MemoryPool()
+            stream = cupy.cuda.Stream(non_blocking=True)
+            stream.wait_event(cupy.cuda.get_current_stream().record())
+            with stream, cupy.cuda.using_allocator(pool.malloc):
+                run()
+                stream.synchronize()
+                # Relaxed: the pool may have to grow once more.
+                stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+                try:
+                    result = run()
+                finally:
+                    graph = stream.end_capture()
+            graph.upload(stream)
+            stream.synchronize()
+            return _CudaRecording(graph, pool, stream), result
+
+    def seconds(self, run: Callable[[], Any], repeat: int = 20) -> float:
+        """Return the time of a run as a graph, without what the host adds: a `bench.Stopwatch`."""
+        import cupy
+
+        recording, _ = self.record(run)
+        with cupy.cuda.Device(self._device):
+            stream = cupy.cuda.get_current_stream()
+            times = []
+            for _ in range(3):
+                start, end = cupy.cuda.Event(), cupy.cuda.Event()
+                recording.replay()
+                start.record()
+                for _ in range(repeat):
+                    recording.replay()
+                end.record()
+                stream.synchronize()
+                times.append(cupy.cuda.get_elapsed_time(start, end) / repeat / 1e3)
+        return float(min(times))
+
+
+class _CudaRecording:
+    def __init__(self, graph: Any, pool: Any, stream: Any) -> None:
+        self._graph, self._pool = graph, pool
+        self._stream = stream  # the pool's free blocks belong to it
+        self._used: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._pool.total_bytes())
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        import cupy
+
+        stream = cupy.cuda.get_current_stream()
+        if self._used is not None:
+            stream.wait_event(self._used)
+        try:
+            yield
+        finally:
+            self._used = stream.record()
+
+    def replay(self) -> None:
+        import cupy
+
+        self._graph.launch(cupy.cuda.get_current_stream())

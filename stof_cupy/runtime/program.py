@@ -1,0 +1,302 @@
+"""A graph made ready to run again and again: fused, tuned, and on CUDA launched as one graph."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from stof_cupy.dtypes import dtype_name
+from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
+from stof_cupy.fusion import structured
+from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
+from stof_cupy.fusion.cost import machine_of
+from stof_cupy.fusion.report import Report
+from stof_cupy.fusion.store import SchemeStore, shapes_class
+from stof_cupy.fusion.tune import MODES, tune
+from stof_cupy.graph import Executor, Graph
+from stof_cupy.graph.memory import MemoryPlan
+from stof_cupy.graph.recorder import CudaRecorder, Recorder, Recordings
+from stof_cupy.runtime.profile import Profile, clock_of
+from stof_cupy.runtime.ready import Ready, sizes_of, stays, where
+
+__all__ = ["Program"]
+
+Array: TypeAlias = Any
+Finish: TypeAlias = "Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]"
+
+
+class Program:
+    """Runs a graph: a user's own block, or what a model family builds.
+
+    Parameters
+    ----------
+    graph : Graph
+        Left as it is.
+    backend : {"numpy", "cuda"}
+    dtype : {"float16", "bfloat16", "float32"}, optional
+        As of `Executor`.
+    device : int, optional
+        CUDA device; default: the current one.
+    tune : {"off", "fast", "full"}
+        Whether and how long to search for what runs as one: once for each class of shapes, when it
+        is first met. ``"off"``: the exact rewrites alone. On NumPy ``"fast"`` decides by analysis,
+        ``"full"`` by the clock.
+    tune_seconds : float, optional
+        What a search may take, for another number than the mode's.
+    record : bool, optional
+        Whether runs of equal shapes are recorded and launched as one CUDA graph. Default: on CUDA.
+    graphs, graph_bytes : int
+        How many recordings are kept, and how much device memory they may hold.
+    store : SchemeStore, optional
+        Where schemes are kept. Default: the cache directory.
+    watch : callable, optional
+        Called with a share and a text while tuning.
+    recorder : Recorder, optional
+        What records; for tests.
+
+    Attributes
+    ----------
+    graph : Graph
+        After the rewrites that say what the operators are.
+    backend, dtype : str
+    device : int or None
+
+    Raises
+    ------
+    GraphError
+        If the graph does not verify.
+    ArgumentError, DTypeError, UnsupportedError, DeviceError, MissingDependencyError
+        If there is no such backend, type, device or mode.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = Graph("block")
+    >>> x = g.input("x", ("batch", "seq", 4), "float")
+    >>> heads = g.split_heads(g.matmul(x, g.constant("w", np.eye(4, dtype=np.float32))), heads=2)
+    >>> scores = g.scale(g.matmul(heads, g.transpose(heads, axes=(0, 1, 3, 2))), factor=0.5)
+    >>> g.output("y", g.merge_heads(g.matmul(g.softmax(scores), heads)))
+    >>> program = Program(g)
+    >>> [node.op for node in program.graph.nodes() if node.kind == "CI"]
+    ['gemm', 'attention']
+    >>> program.run({"x": np.ones((1, 3, 4), np.float32)})["y"].shape
+    (1, 3, 4)
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        backend: str = "numpy",
+        dtype: str | None = None,
+        device: int | None = None,
+        tune: str = "off",
+        tune_seconds: float | None = None,
+        record: bool | None = None,
+        graphs: int = 32,
+        graph_bytes: int = 2 << 30,
+        store: SchemeStore | None = None,
+        watch: Callable[[float, str], None] | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        if tune not in MODES:
+            raise ArgumentError(mismatch("tune", repr(tune), " or ".join(map(repr, MODES))))
+        self.graph = structured(graph)
+        self._tune, self._tune_seconds = tune, tune_seconds
+        self._store, self._watch = store or SchemeStore(), watch
+        self._uploads: dict[str, Array] = {}
+        self._ready: dict[tuple[int, ...], Ready] = {}
+        self._lock = threading.RLock()
+        self._closed = False
+        # Makes sure that all of this can run before the first run, and puts the weights there.
+        first = Executor(
+            self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
+        )
+        self.backend, self.dtype, self.device = first.backend, first.dtype, first.device
+        self._stopwatch: Stopwatch | None = None
+        if self.device is not None:
+            cuda = CudaRecorder(self.device)
+            recorder, self._stopwatch = recorder or cuda, cuda.seconds
+        elif tune == "full":
+            self._stopwatch = wall_clock
+        wanted = self.device is not None if record is None else record
+        self._recordings = (
+            Recordings(recorder, most=graphs, most_bytes=graph_bytes)
+            if wanted and recorder is not None
+            else None
+        )
+
+    def run(self, inputs: Mapping[str, Any], *, finish: Finish | None = None) -> dict[str, Array]:
+        """Compute the outputs; see `Executor.run`.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            By input name.
+        finish : callable, optional
+            Called as ``finish(inputs, outputs)``; what it returns are the outputs. It is recorded
+            with the rest, so it must be the same function in every run.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If the device cannot hold what lies between the operators; the program can be used on.
+        ArgumentError, ShapeError, MaskError, DTypeError, DeviceError
+            As `Executor.run`; and if the program is closed.
+        """
+        ready = self._for(inputs)
+        arrays = {n: x for n, x in inputs.items() if n in self._arrays and hasattr(x, "dtype")}
+        others = {name: value for name, value in inputs.items() if name not in arrays}
+
+        def call(executor: Executor, given: Mapping[str, Any]) -> dict[str, Array]:
+            made = executor.run({**others, **given})
+            return made if finish is None else finish({**others, **given}, made)
+
+        def recorded(given: Mapping[str, Any]) -> dict[str, Array]:
+            return call(ready.plain if given is arrays else ready.placed, given)
+
+        kept = [value for value in (*others.values(), finish) if value is not None]
+        key = (
+            id(ready),
+            tuple((n, x.shape, dtype_name(x.dtype), where(x)) for n, x in arrays.items()),
+            tuple(others),
+        )
+        with self._out_of_memory(ready, inputs), self._on_device():
+            if self._recordings is None or not all(v is finish or stays(v) for v in kept):
+                return call(ready.plain, arrays)
+            return self._recordings.run(key, arrays, recorded, kept)
+
+    def tuned(self, inputs: Mapping[str, Any]) -> Report:
+        """Return how runs of such inputs came to run as they do; tunes if that is still to do."""
+        return self._for(inputs).tuned.report
+
+    def plan(self, inputs: Mapping[str, Any]) -> MemoryPlan:
+        """Return where a recorded run of such inputs keeps what lies between its operators."""
+        return self._for(inputs).placed.plan(sizes_of(self.graph, inputs))
+
+    def explain(self) -> str:
+        """Return as text what runs: the graph, what was tuned, and what is recorded."""
+        with self._lock:
+            reports = [str(ready.tuned.report) for ready in self._ready.values()]
+        shown = self._ready[next(iter(self._ready))].tuned.lowered.graph if reports else self.graph
+        lines = [shown.show(), *reports]
+        if self._recordings is not None:
+            made = self._recordings
+            lines.append(
+                f"{len(made)} recorded runs in {made.nbytes / 2**20:.1f} MiB, "
+                f"replayed {made.replayed} times"
+            )
+        return "\n".join(lines)
+
+    def profile(self, inputs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
+        """Run operator by operator and time each; on CUDA each is an NVTX range as well.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            As of `run`.
+        repeat : int
+            Timed runs, after one that is not.
+        """
+        if repeat < 1:
+            raise ArgumentError(mismatch("repeat", repeat, "at least 1"))
+        executor = self._for(inputs).plain
+        executor.run(inputs)
+        clock = clock_of(self.device)
+        began = time.perf_counter()
+        for _ in range(repeat):
+            executor.run(inputs, around=clock)
+        return clock.profile(repeat, time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Free the weights and recordings; what is asked of it then is refused."""
+        with self._lock:
+            self._closed = True
+            self._ready.clear()
+            self._uploads.clear()
+            if self._recordings is not None:
+                self._recordings.close()
+
+    @property
+    def _arrays(self) -> set[str]:
+        return {name for name, node in self.graph.inputs.items() if node.dtype != "mask"}
+
+    def _for(self, inputs: Mapping[str, Any]) -> Ready:
+        """Return what runs such inputs, made when their class of shapes is first met."""
+        sizes = sizes_of(self.graph, inputs)
+        tunes = self._tune != "off"
+        key = tuple(shapes_class(sizes).values()) if tunes else ()
+        with self._lock:
+            if self._closed:
+                raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
+            ready = self._ready.get(key)
+            if ready is None:
+                missing = set(self.graph.dims) - sizes.keys()
+                known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
+                ready = self._ready[key] = self._made(known, inputs)
+            return ready
+
+    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any]) -> Ready:
+        facts = None
+        if self.device is not None:
+            from stof_cupy.jit import device
+
+            facts = device.facts(self.device)
+        masks = {
+            name: inputs.get(name)
+            for name, node in self.graph.inputs.items()
+            if node.dtype in ("mask", "lengths")
+        }
+        site = Site(
+            self.backend,
+            self.dtype,
+            self.device,
+            machine_of(facts),
+            sizes,
+            self._stopwatch,
+            masks,
+            self._uploads,
+        )
+        with self._on_device():
+            tuned = tune(
+                self.graph,
+                site,
+                self._tune,
+                seconds=self._tune_seconds,
+                store=self._store,
+                watch=self._watch,
+            )
+            return Ready.of(tuned, site)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        if self.device is None:
+            yield
+            return
+        import cupy
+
+        with cupy.cuda.Device(self.device):
+            yield
+
+    @contextmanager
+    def _out_of_memory(self, ready: Ready, inputs: Mapping[str, Any]) -> Iterator[None]:
+        """Say how much a run needs if there is not as much."""
+        try:
+            yield
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:  # which CuPy's is too
+            plan = ready.placed.plan(sizes_of(self.graph, inputs))
+            if self._recordings is not None:
+                self._recordings.clear()
+            raise OutOfMemoryError(
+                mismatch(
+                    "run",
+                    f"too little memory ({error})",
+                    f"about {plan.arena_bytes / 2**20:.1f} MiB for what lies between operators",
+                    "run fewer sequences at a time",
+                )
+            ) from error

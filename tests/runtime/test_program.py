@@ -1,0 +1,197 @@
+"""Programs: right results recorded or not, tuned or not, from any thread; errors say enough."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy import masks
+from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
+from stof_cupy.fusion.store import SchemeStore
+from stof_cupy.graph import Graph, meaning
+from stof_cupy.runtime import Program
+from tests.fusion.stacks import WIDTH, paper_stack
+from tests.runtime.fake import FakeRecorder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SchemeStore:
+    return SchemeStore(tmp_path)
+
+
+def feeds(batch: int = 2, seq: int = 21, seed: int = 0, mask: Any = None) -> dict[str, Any]:
+    x = np.random.default_rng(seed).standard_normal((batch, seq, WIDTH)).astype(np.float32)
+    return {"x": x, "mask": mask}
+
+
+def exact(inputs: dict[str, Any]) -> Any:
+    return meaning.evaluate(paper_stack(2), inputs)["y"]
+
+
+@pytest.mark.parametrize("tune", ["off", "fast", "full"])
+@pytest.mark.parametrize("record", [False, True])
+def test_results_are_those_of_the_graph(tune: str, record: bool, store: SchemeStore) -> None:
+    recorder = FakeRecorder()
+    program = Program(
+        paper_stack(2), tune=tune, tune_seconds=0.3, record=record, recorder=recorder, store=store
+    )
+    window = masks.sliding_window(21, window=3)
+    for seed in range(4):
+        for mask in (None, window):
+            inputs = feeds(seed=seed, mask=mask)
+            np.testing.assert_allclose(program.run(inputs)["y"], exact(inputs), atol=3e-5)
+    assert len(recorder.made) == 2 * record
+    for seq in (1, 7, 40):
+        inputs = feeds(1, seq)
+        np.testing.assert_allclose(program.run(inputs)["y"], exact(inputs), atol=3e-5)
+
+
+def test_masks_that_may_change_are_not_recorded() -> None:
+    recorder = FakeRecorder()
+    program = Program(paper_stack(2), record=True, recorder=recorder)
+    dense = np.eye(21, dtype=bool)
+    for i in range(5):
+        dense[i] = True
+        inputs = feeds(mask=dense)
+        np.testing.assert_allclose(program.run(inputs)["y"], exact(inputs), atol=3e-5)
+    assert not recorder.made
+
+
+def test_finish_is_recorded_with_the_rest() -> None:
+    program = Program(paper_stack(2), record=True, recorder=FakeRecorder())
+
+    def first_row(inputs: Any, outputs: Any) -> Any:
+        return {"row": outputs["y"][:, 0] + inputs["x"][:, 0]}
+
+    for seed in range(4):
+        inputs = feeds(seed=seed)
+        got = program.run(inputs, finish=first_row)
+        assert list(got) == ["row"]
+        expected = exact(inputs)[:, 0] + inputs["x"][:, 0]
+        np.testing.assert_allclose(got["row"], expected, atol=3e-5)
+
+
+def test_tuning_is_done_once_a_class_of_shapes_and_shares_weights(store: SchemeStore) -> None:
+    told: list[str] = []
+    program = Program(
+        paper_stack(2), tune="fast", store=store, watch=lambda share, text: told.append(text)
+    )
+    program.run(feeds(2, 20))
+    once = len(told)
+    program.run(feeds(2, 30))
+    assert once and len(told) == once
+    program.run(feeds(2, 40))
+    assert len(told) > once
+    ready = list(program._ready.values())
+    arrays = [each.plain._constants.values() for each in ready]
+    assert {id(x) for x in arrays[0]} == {id(x) for x in arrays[1]}
+    report = program.tuned(feeds(2, 20))
+    assert report.mode == "fast" and str(report) in program.explain()
+    again = Program(paper_stack(2), tune="fast", store=store)
+    assert all(piece.cached for piece in again.tuned(feeds(2, 20)).pieces)
+
+
+def test_threads_and_programs_side_by_side(store: SchemeStore) -> None:
+    programs = [
+        Program(paper_stack(2), tune=tune, record=True, recorder=FakeRecorder(), store=store)
+        for tune in ("off", "fast")
+    ]
+    inputs = [feeds(1 + i % 2, 9 + i, seed=i) for i in range(3)]
+    expected = [exact(each) for each in inputs]
+    wrong: list[Any] = []
+
+    def work(which: int) -> None:
+        for turn in range(12):
+            i = (which + turn) % 3
+            got = programs[(which + turn) % 2].run(inputs[i])["y"]
+            if not np.allclose(got, expected[i], atol=3e-5):
+                wrong.append((which, turn))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_too_little_memory_says_how_much_and_can_be_used_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(paper_stack(2), record=True, recorder=FakeRecorder())
+    inputs = feeds(2, 64)
+    expected = program.run(inputs)["y"]
+
+    def full(*args: Any, **options: Any) -> Any:
+        raise MemoryError("Out of memory allocating 1,024 bytes")
+
+    plain = program._ready[()].plain
+    with monkeypatch.context() as patch:
+        patch.setattr(plain, "run", full)
+        patch.setattr(program._ready[()].placed, "run", full)
+        wanted = program.plan(inputs).arena_bytes / 2**20
+        match = rf"run: got too little memory \(Out of .*\), expected about {wanted:.1f} MiB"
+        with pytest.raises(OutOfMemoryError, match=match), pytest.warns(StofWarning):
+            program.run(inputs)
+    np.testing.assert_array_equal(program.run(inputs)["y"], expected)
+
+
+def test_a_closed_program_frees_and_refuses() -> None:
+    program = Program(paper_stack(2), record=True, recorder=FakeRecorder())
+    for _ in range(3):
+        program.run(feeds())
+    assert len(program._recordings) == 1  # type: ignore[arg-type]
+    program.close()
+    assert not program._uploads and not len(program._recordings)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="program: got one that is closed"):
+        program.run(feeds())
+    program.close()
+
+
+def test_profile_adds_up() -> None:
+    program = Program(paper_stack(2))
+    profile = program.profile(feeds(), repeat=3)
+    ops = [line.node.op for line in profile.lines if line.node.kind != "view"]
+    assert ops == [
+        node.op for node in program._ready[()].plain.graph.nodes() if node.kind in ("CI", "MI")
+    ]
+    assert 0 < sum(line.seconds for line in profile.lines) <= profile.seconds
+    assert sum(profile.by_op().values()) == pytest.approx(sum(x.seconds for x in profile.lines))
+    text = str(profile)
+    assert "ms a run" in text and "2 x attention" in text and "attention(" in text
+    with pytest.raises(ArgumentError, match="repeat: got 0"):
+        program.profile(feeds(), repeat=0)
+
+
+def test_memory_is_planned_for_the_sizes_of_a_run() -> None:
+    program = Program(paper_stack(2))
+    small, large = (program.plan(feeds(2, seq)) for seq in (16, 64))
+    assert 0 < small.arena_bytes < large.arena_bytes < large.total_bytes
+
+
+def test_errors_are_typed() -> None:
+    with pytest.raises(GraphError, match="no output"):
+        Program(Graph("empty"))
+    with pytest.raises(ArgumentError, match="tune: got 'most'"):
+        Program(paper_stack(1), tune="most")
+    program = Program(paper_stack(1), record=True, recorder=FakeRecorder(), tune="fast")
+    for _ in range(3):
+        with pytest.raises(ArgumentError, match="input 'x': got nothing"):
+            program.run({})
+        with pytest.raises(ShapeError, match="input 'x'"):
+            program.run({"x": np.zeros((2, 3), np.float32)})
+        with pytest.raises(ArgumentError, match="input: got 'z'"):
+            program.run({**feeds(), "z": np.zeros(3)})
+
+
+def test_explain_shows_graph_and_recordings() -> None:
+    program = Program(paper_stack(1), record=True, recorder=FakeRecorder(nbytes=1 << 20))
+    assert program.explain().startswith("paper (batch, seq)")
+    for _ in range(3):
+        program.run(feeds())
+    text = program.explain()
+    assert "tune='off'" in text and "1 recorded runs in 1.0 MiB, replayed 2 times" in text

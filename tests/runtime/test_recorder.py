@@ -1,0 +1,195 @@
+"""Recordings: what is recorded, what is kept, and that a replay is a run of its own inputs."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy.errors import ShapeError, StofWarning
+from stof_cupy.graph.recorder import Recordings
+from tests.runtime.fake import FakeRecorder
+
+
+class Held:
+    """What a run reads beside its inputs."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, False])  # as masks compare
+
+
+def double(inputs: Any) -> dict[str, Any]:
+    return {"y": inputs["x"] * 2}
+
+
+def run(recordings: Recordings, x: Any, **options: Any) -> Any:
+    return recordings.run((x.shape, x.dtype.name), {"x": x}, double, **options)["y"]
+
+
+def test_the_second_run_is_recorded_and_the_third_replayed() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder)
+    kept = []
+    for i in range(5):
+        y = run(recordings, np.full(3, i))
+        assert (y == 2 * i).all()
+        kept.append(y)
+    assert [y[0] for y in kept] == [0, 2, 4, 6, 8]  # results stay the caller's
+    assert len(recorder.made) == 1 == len(recordings)
+    assert recordings.replayed == 4 and recorder.made[0].replays == 4
+
+
+def test_another_shape_or_type_is_another_run() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder)
+    for x in (np.zeros(3), np.zeros(4), np.zeros(3, np.float32)):
+        for _ in range(3):
+            assert run(recordings, x).dtype == x.dtype
+    assert len(recorder.made) == 3
+
+
+def test_recordings_are_bounded_in_number() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder, most=2)
+    for size in (1, 2, 1, 3):
+        for _ in range(2):
+            run(recordings, np.zeros(size))
+    assert len(recordings) == 2 and recordings.dropped == 1 and len(recorder.made) == 3
+    run(recordings, np.zeros(1))  # used later than the run of 2
+    assert recorder.made[0].replays == 4
+    run(recordings, np.zeros(2))
+    assert len(recorder.made) == 4  # was seen often enough already
+
+
+def test_recordings_are_bounded_in_bytes() -> None:
+    recordings = Recordings(FakeRecorder(nbytes=400), most_bytes=1000)
+    for size in range(1, 5):
+        for _ in range(2):
+            assert (run(recordings, np.ones(size)) == 2).all()
+    assert len(recordings) == 2 and recordings.nbytes == 800
+    large = Recordings(FakeRecorder(nbytes=4000), most_bytes=1000)
+    for _ in range(4):
+        assert (run(large, np.ones(2)) == 2).all()
+    assert len(large) == 0 == large.nbytes
+
+
+def test_what_a_run_reads_beside_its_inputs_is_part_of_what_it_is() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder)
+    masks = [Held(2), Held(3)]
+    for _ in range(3):
+        for mask in masks:
+            x = np.ones(3)
+            got = recordings.run(
+                "run", {"x": x}, lambda given, m=mask: {"y": given["x"] * m.factor}, [mask]
+            )
+            assert (got["y"] == mask.factor).all()
+    assert len(recorder.made) == 2
+
+
+def test_an_id_that_comes_back_is_another_object() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder)
+    for i in range(50):
+        mask = Held(i)
+        got = recordings.run(
+            "run", {"x": np.ones(1)}, lambda given, m=mask: {"y": given["x"] * m.factor}, [mask]
+        )
+        assert got["y"][0] == i
+        del mask
+    assert not recorder.made
+
+
+def test_what_cannot_be_watched_is_not_recorded() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder)
+    text = "a str has no weak references"
+    for _ in range(4):
+        run(recordings, np.ones(2), kept=[text])
+    assert not recorder.made
+
+
+def test_a_run_that_cannot_be_recorded_is_run_and_said_once() -> None:
+    recordings = Recordings(FakeRecorder(fails=RuntimeError("stream is capturing")))
+    run(recordings, np.ones(2))
+    with pytest.warns(StofWarning, match="could not be recorded .*stream is capturing") as said:
+        for size in (2, 2, 3, 3, 3):
+            assert (run(recordings, np.ones(size)) == 2).all()
+    assert len(said) == 1 and len(recordings) == 0
+
+
+def test_an_error_of_the_run_is_the_callers() -> None:
+    def wrong(inputs: Any) -> Any:
+        raise ShapeError("x: got this, expected that")
+
+    recordings = Recordings(FakeRecorder())
+    for _ in range(4):
+        with pytest.raises(ShapeError):
+            recordings.run("run", {"x": np.ones(1)}, wrong)
+
+
+def test_none_are_kept_when_none_are_wanted_or_all_is_closed() -> None:
+    for recordings in (Recordings(FakeRecorder(), most=0), Recordings(FakeRecorder())):
+        recordings.close() if recordings._most else None
+        for _ in range(4):
+            assert (run(recordings, np.ones(2)) == 2).all()
+        assert len(recordings) == 0
+    open_one = Recordings(FakeRecorder())
+    for _ in range(3):
+        run(open_one, np.ones(2))
+    open_one.close()
+    assert len(open_one) == 0 == open_one.nbytes
+    assert (run(open_one, np.ones(2)) == 2).all()
+
+
+def test_threads_take_turns() -> None:
+    recorder = FakeRecorder()
+    recordings = Recordings(recorder)
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(200):
+            x = rng.integers(0, 9, int(rng.integers(1, 4)))
+            try:
+                if not np.array_equal(run(recordings, x), 2 * x):
+                    wrong.append(x)
+            except AssertionError as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(recorder.made) == 3
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_replay_new_inputs_on_any_stream() -> None:
+    import cupy
+
+    from stof_cupy.graph.recorder import CudaRecorder
+
+    recordings = Recordings(CudaRecorder(cupy.cuda.Device().id))
+
+    def call(inputs: Any) -> dict[str, Any]:
+        scratch = inputs["x"] * 3  # memory that only the recording has
+        return {"y": scratch + inputs["x"]}
+
+    for i in range(6):
+        x = cupy.full(1 << 20, i, cupy.float32)
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            stream.wait_event(cupy.cuda.Stream.null.record())
+            y = recordings.run("run", {"x": x}, call)["y"]
+            stream.synchronize()
+        cupy.empty(1 << 22)[...] = 7  # nobody else gets the recording's memory
+        assert bool((y == 4 * i).all())
+    assert recordings.replayed == 5 and recordings.nbytes >= 3 * 4 << 20
