@@ -6,5 +6,6 @@
 from __future__ import annotations
 
 from stof_cupy.runtime.program import Program
+from stof_cupy.runtime.ready import Options
 
-__all__ = ["Program"]
+__all__ = ["Options", "Program"]

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from stof_cupy.dtypes import dtype_name
-from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import structured
 from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
 from stof_cupy.fusion.cost import machine_of
 from stof_cupy.fusion.report import Report
 from stof_cupy.fusion.store import SchemeStore, shapes_class
-from stof_cupy.fusion.tune import MODES, tune
+from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.memory import MemoryPlan
-from stof_cupy.graph.recorder import CudaRecorder, Recorder, Recordings
+from stof_cupy.graph.recorder import CudaRecorder, Recordings
+from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
-from stof_cupy.runtime.ready import Ready, sizes_of, stays, where
+from stof_cupy.runtime.ready import (
+    Options,
+    Ready,
+    on_device,
+    out_of_memory,
+    sizes_of,
+    stays,
+    where,
+)
 
 __all__ = ["Program"]
 
@@ -40,22 +48,10 @@ class Program:
         As of `Executor`.
     device : int, optional
         CUDA device; default: the current one.
-    tune : {"off", "fast", "full"}
-        Whether and how long to search for what runs as one: once for each class of shapes, when it
-        is first met. ``"off"``: the exact rewrites alone. On NumPy ``"fast"`` decides by analysis,
-        ``"full"`` by the clock.
-    tune_seconds : float, optional
-        What a search may take, for another number than the mode's.
-    record : bool, optional
-        Whether runs of equal shapes are recorded and launched as one CUDA graph. Default: on CUDA.
-    graphs, graph_bytes : int
-        How many recordings are kept, and how much device memory they may hold.
-    store : SchemeStore, optional
-        Where schemes are kept. Default: the cache directory.
-    watch : callable, optional
-        Called with a share and a text while tuning.
-    recorder : Recorder, optional
-        What records; for tests.
+    options : Options, optional
+        How runs are tuned and recorded.
+    uploads : dict, optional
+        Weights by name that are on the device already; see `Executor`.
 
     Attributes
     ----------
@@ -93,22 +89,15 @@ class Program:
         backend: str = "numpy",
         dtype: str | None = None,
         device: int | None = None,
-        tune: str = "off",
-        tune_seconds: float | None = None,
-        record: bool | None = None,
-        graphs: int = 32,
-        graph_bytes: int = 2 << 30,
-        store: SchemeStore | None = None,
-        watch: Callable[[float, str], None] | None = None,
-        recorder: Recorder | None = None,
+        options: Options | None = None,
+        uploads: dict[str, Array] | None = None,
     ) -> None:
-        if tune not in MODES:
-            raise ArgumentError(mismatch("tune", repr(tune), " or ".join(map(repr, MODES))))
+        self.options = options = options or Options()
         self.graph = structured(graph)
-        self._tune, self._tune_seconds = tune, tune_seconds
-        self._store, self._watch = store or SchemeStore(), watch
-        self._uploads: dict[str, Array] = {}
+        self._store = options.store or SchemeStore()
+        self._uploads: dict[str, Array] = {} if uploads is None else uploads
         self._ready: dict[tuple[int, ...], Ready] = {}
+        self._packed: list[Program | None] = []
         self._lock = threading.RLock()
         self._closed = False
         # Makes sure that all of this can run before the first run, and puts the weights there.
@@ -116,15 +105,12 @@ class Program:
             self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
         )
         self.backend, self.dtype, self.device = first.backend, first.dtype, first.device
-        self._stopwatch: Stopwatch | None = None
-        if self.device is not None:
-            cuda = CudaRecorder(self.device)
-            recorder, self._stopwatch = recorder or cuda, cuda.seconds
-        elif tune == "full":
-            self._stopwatch = wall_clock
-        wanted = self.device is not None if record is None else record
+        recorder, self._stopwatch = options.recorder, _stopwatch(options, self.device)
+        if recorder is None and self.device is not None:
+            recorder = CudaRecorder(self.device)
+        wanted = self.device is not None if options.record is None else options.record
         self._recordings = (
-            Recordings(recorder, most=graphs, most_bytes=graph_bytes)
+            Recordings(recorder, most=options.graphs, most_bytes=options.graph_bytes)
             if wanted and recorder is not None
             else None
         )
@@ -164,7 +150,7 @@ class Program:
             tuple((n, x.shape, dtype_name(x.dtype), where(x)) for n, x in arrays.items()),
             tuple(others),
         )
-        with self._out_of_memory(ready, inputs), self._on_device():
+        with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
             if self._recordings is None or not all(v is finish or stays(v) for v in kept):
                 return call(ready.plain, arrays)
             return self._recordings.run(key, arrays, recorded, kept)
@@ -219,6 +205,42 @@ class Program:
             self._uploads.clear()
             if self._recordings is not None:
                 self._recordings.close()
+            packed, self._packed = self._packed, [None]
+        for each in packed:
+            if each is not None:
+                each.close()
+
+    def packed(self) -> Program | None:
+        """Return the program for sequences one after another, on the same weights.
+
+        See `packing.pack_graph` for its inputs, and for when there is none.
+        """
+        with self._lock:
+            if not self._packed:
+                graph = pack_graph(self.graph)
+                made = None
+                if graph is not None:
+                    made = Program(
+                        graph,
+                        backend=self.backend,
+                        dtype=self.dtype,
+                        device=self.device,
+                        options=self.options,
+                        uploads=self._uploads,
+                    )
+                self._packed.append(made)
+            return self._packed[0]
+
+    @property
+    def records(self) -> bool:
+        """Whether runs of equal shapes are recorded."""
+        return self._recordings is not None
+
+    def _give_up(self, ready: Ready, inputs: Mapping[str, Any]) -> int:
+        """Free what can be made again, and return the bytes that a run needs."""
+        if self._recordings is not None:
+            self._recordings.clear()
+        return ready.placed.plan(sizes_of(self.graph, inputs)).arena_bytes
 
     @property
     def _arrays(self) -> set[str]:
@@ -227,7 +249,7 @@ class Program:
     def _for(self, inputs: Mapping[str, Any]) -> Ready:
         """Return what runs such inputs, made when their class of shapes is first met."""
         sizes = sizes_of(self.graph, inputs)
-        tunes = self._tune != "off"
+        tunes = self.options.tune != "off"
         key = tuple(shapes_class(sizes).values()) if tunes else ()
         with self._lock:
             if self._closed:
@@ -260,43 +282,20 @@ class Program:
             masks,
             self._uploads,
         )
-        with self._on_device():
+        with on_device(self.device):
             tuned = tune(
                 self.graph,
                 site,
-                self._tune,
-                seconds=self._tune_seconds,
+                self.options.tune,
+                seconds=self.options.tune_seconds,
                 store=self._store,
-                watch=self._watch,
+                watch=self.options.watch,
             )
             return Ready.of(tuned, site)
 
-    @contextmanager
-    def _on_device(self) -> Iterator[None]:
-        if self.device is None:
-            yield
-            return
-        import cupy
 
-        with cupy.cuda.Device(self.device):
-            yield
-
-    @contextmanager
-    def _out_of_memory(self, ready: Ready, inputs: Mapping[str, Any]) -> Iterator[None]:
-        """Say how much a run needs if there is not as much."""
-        try:
-            yield
-        except OutOfMemoryError:
-            raise
-        except MemoryError as error:  # which CuPy's is too
-            plan = ready.placed.plan(sizes_of(self.graph, inputs))
-            if self._recordings is not None:
-                self._recordings.clear()
-            raise OutOfMemoryError(
-                mismatch(
-                    "run",
-                    f"too little memory ({error})",
-                    f"about {plan.arena_bytes / 2**20:.1f} MiB for what lies between operators",
-                    "run fewer sequences at a time",
-                )
-            ) from error
+def _stopwatch(options: Options, device: int | None) -> Stopwatch | None:
+    """Return what times segments; None: analysis decides alone."""
+    if device is not None:
+        return CudaRecorder(device).seconds
+    return wall_clock if options.tune == "full" else None

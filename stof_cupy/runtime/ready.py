@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
 from stof_cupy.fusion.bench import Site
-from stof_cupy.fusion.tune import Tuned
+from stof_cupy.fusion.store import SchemeStore
+from stof_cupy.fusion.tune import MODES, Tuned
 from stof_cupy.graph import Executor, Graph
+from stof_cupy.graph.recorder import Recorder
 from stof_cupy.masks.expression import Pattern
 
-__all__ = ["Ready", "sizes_of", "stays", "where"]
+__all__ = ["Options", "Ready", "on_device", "out_of_memory", "sizes_of", "stays", "where"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a program's runs are tuned and recorded.
+
+    Attributes
+    ----------
+    tune : {"off", "fast", "full"}
+        Whether and how long to search for what runs as one: once for each class of shapes, when it
+        is first met. ``"off"``: the exact rewrites alone. On NumPy ``"fast"`` decides by analysis,
+        ``"full"`` by the clock.
+    tune_seconds : float or None
+        What a search may take, for another number than the mode's.
+    record : bool or None
+        Whether runs of equal shapes are recorded and launched as one CUDA graph. None: on CUDA.
+    graphs, graph_bytes : int
+        How many recordings are kept, and how much device memory they may hold.
+    store : SchemeStore or None
+        Where schemes are kept. None: in the cache directory.
+    watch : callable or None
+        Called with a share and a text while tuning.
+    recorder : Recorder or None
+        What records. None: CUDA.
+
+    Raises
+    ------
+    ArgumentError
+        If `tune` is no mode, or a number is negative.
+    """
+
+    tune: str = "off"
+    tune_seconds: float | None = None
+    record: bool | None = None
+    graphs: int = 32
+    graph_bytes: int = 2 << 30
+    store: SchemeStore | None = None
+    watch: Callable[[float, str], None] | None = None
+    recorder: Recorder | None = None
+
+    def __post_init__(self) -> None:
+        if self.tune not in MODES:
+            expected = " or ".join(map(repr, MODES))
+            raise ArgumentError(mismatch("tune", repr(self.tune), expected))
+        for name in ("tune_seconds", "graphs", "graph_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ArgumentError(mismatch(name, value, "0 or more"))
 
 
 @dataclass(frozen=True)
@@ -76,3 +128,38 @@ def where(array: Any) -> int:
     """Return the number of an array's CUDA device; -1 on the host."""
     device = getattr(array, "device", None)
     return -1 if device is None or isinstance(device, str) else int(device.id)
+
+
+def on_device(device: int | None) -> AbstractContextManager[Any]:
+    """Return a context in which a CUDA device is CuPy's current one; None: it does nothing."""
+    if device is None:
+        return nullcontext()
+    import cupy
+
+    context: AbstractContextManager[Any] = cupy.cuda.Device(device)
+    return context
+
+
+@contextmanager
+def out_of_memory(give_up: Callable[[], int]) -> Iterator[None]:
+    """Turn any MemoryError, which CuPy's is too, into one that says how much is needed.
+
+    Parameters
+    ----------
+    give_up : callable
+        Frees what it can, and returns that number of bytes.
+
+    Raises
+    ------
+    OutOfMemoryError
+    """
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except MemoryError as error:
+        needed = f"about {give_up() / 2**20:.1f} MiB for what lies between operators"
+        hint = "run fewer sequences at a time"
+        raise OutOfMemoryError(
+            mismatch("run", f"too little memory ({error})", needed, hint)
+        ) from error

@@ -13,7 +13,7 @@ from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Graph, meaning
-from stof_cupy.runtime import Program
+from stof_cupy.runtime import Options, Program
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
 
@@ -37,7 +37,8 @@ def exact(inputs: dict[str, Any]) -> Any:
 def test_results_are_those_of_the_graph(tune: str, record: bool, store: SchemeStore) -> None:
     recorder = FakeRecorder()
     program = Program(
-        paper_stack(2), tune=tune, tune_seconds=0.3, record=record, recorder=recorder, store=store
+        paper_stack(2),
+        options=Options(tune=tune, tune_seconds=0.3, record=record, recorder=recorder, store=store),
     )
     window = masks.sliding_window(21, window=3)
     for seed in range(4):
@@ -52,7 +53,7 @@ def test_results_are_those_of_the_graph(tune: str, record: bool, store: SchemeSt
 
 def test_masks_that_may_change_are_not_recorded() -> None:
     recorder = FakeRecorder()
-    program = Program(paper_stack(2), record=True, recorder=recorder)
+    program = Program(paper_stack(2), options=Options(record=True, recorder=recorder))
     dense = np.eye(21, dtype=bool)
     for i in range(5):
         dense[i] = True
@@ -62,7 +63,7 @@ def test_masks_that_may_change_are_not_recorded() -> None:
 
 
 def test_finish_is_recorded_with_the_rest() -> None:
-    program = Program(paper_stack(2), record=True, recorder=FakeRecorder())
+    program = Program(paper_stack(2), options=Options(record=True, recorder=FakeRecorder()))
 
     def first_row(inputs: Any, outputs: Any) -> Any:
         return {"row": outputs["y"][:, 0] + inputs["x"][:, 0]}
@@ -78,7 +79,8 @@ def test_finish_is_recorded_with_the_rest() -> None:
 def test_tuning_is_done_once_a_class_of_shapes_and_shares_weights(store: SchemeStore) -> None:
     told: list[str] = []
     program = Program(
-        paper_stack(2), tune="fast", store=store, watch=lambda share, text: told.append(text)
+        paper_stack(2),
+        options=Options(tune="fast", store=store, watch=lambda share, text: told.append(text)),
     )
     program.run(feeds(2, 20))
     once = len(told)
@@ -91,13 +93,16 @@ def test_tuning_is_done_once_a_class_of_shapes_and_shares_weights(store: SchemeS
     assert {id(x) for x in arrays[0]} == {id(x) for x in arrays[1]}
     report = program.tuned(feeds(2, 20))
     assert report.mode == "fast" and str(report) in program.explain()
-    again = Program(paper_stack(2), tune="fast", store=store)
+    again = Program(paper_stack(2), options=Options(tune="fast", store=store))
     assert all(piece.cached for piece in again.tuned(feeds(2, 20)).pieces)
 
 
 def test_threads_and_programs_side_by_side(store: SchemeStore) -> None:
     programs = [
-        Program(paper_stack(2), tune=tune, record=True, recorder=FakeRecorder(), store=store)
+        Program(
+            paper_stack(2),
+            options=Options(tune=tune, record=True, recorder=FakeRecorder(), store=store),
+        )
         for tune in ("off", "fast")
     ]
     inputs = [feeds(1 + i % 2, 9 + i, seed=i) for i in range(3)]
@@ -122,7 +127,7 @@ def test_threads_and_programs_side_by_side(store: SchemeStore) -> None:
 def test_too_little_memory_says_how_much_and_can_be_used_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = Program(paper_stack(2), record=True, recorder=FakeRecorder())
+    program = Program(paper_stack(2), options=Options(record=True, recorder=FakeRecorder()))
     inputs = feeds(2, 64)
     expected = program.run(inputs)["y"]
 
@@ -141,7 +146,7 @@ def test_too_little_memory_says_how_much_and_can_be_used_on(
 
 
 def test_a_closed_program_frees_and_refuses() -> None:
-    program = Program(paper_stack(2), record=True, recorder=FakeRecorder())
+    program = Program(paper_stack(2), options=Options(record=True, recorder=FakeRecorder()))
     for _ in range(3):
         program.run(feeds())
     assert len(program._recordings) == 1  # type: ignore[arg-type]
@@ -177,8 +182,10 @@ def test_errors_are_typed() -> None:
     with pytest.raises(GraphError, match="no output"):
         Program(Graph("empty"))
     with pytest.raises(ArgumentError, match="tune: got 'most'"):
-        Program(paper_stack(1), tune="most")
-    program = Program(paper_stack(1), record=True, recorder=FakeRecorder(), tune="fast")
+        Program(paper_stack(1), options=Options(tune="most"))
+    program = Program(
+        paper_stack(1), options=Options(record=True, recorder=FakeRecorder(), tune="fast")
+    )
     for _ in range(3):
         with pytest.raises(ArgumentError, match="input 'x': got nothing"):
             program.run({})
@@ -189,7 +196,9 @@ def test_errors_are_typed() -> None:
 
 
 def test_explain_shows_graph_and_recordings() -> None:
-    program = Program(paper_stack(1), record=True, recorder=FakeRecorder(nbytes=1 << 20))
+    program = Program(
+        paper_stack(1), options=Options(record=True, recorder=FakeRecorder(nbytes=1 << 20))
+    )
     assert program.explain().startswith("paper (batch, seq)")
     for _ in range(3):
         program.run(feeds())

@@ -1,0 +1,173 @@
+"""Sequences of different lengths as one: packed one after another, under a mask of documents.
+
+A padded batch computes what nobody reads. Packed, a token costs as much as it should, and the mask
+keeps the sequences apart. What an operator computes for a token must then not depend on where in
+the array the token lies; :data:`ANYWHERE` lists the operators of which that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.graph import Graph, Node
+from stof_cupy.graph.registry import OPS
+from stof_cupy.graph.substitute import Replacement, substitute
+from stof_cupy.masks import BsrMask, as_mask, document, from_spec
+
+__all__ = ["ANYWHERE", "POSITIONS", "pack_graph", "packed_mask", "positions"]
+
+ANYWHERE = frozenset({
+    "add", "attention", "columns", "embedding", "gelu", "gemm", "layer_norm", "merge_heads",
+    "scale", "split_heads",
+})  # fmt: skip
+"""Operators whose result for a token depends on no index, positions of `embedding` aside."""
+
+POSITIONS, DOCUMENTS = "packed.positions", "packed.documents"
+"""Inputs of a packed graph: where each token stands in its sequence, and who sees whom."""
+
+
+def pack_graph(graph: Graph) -> Graph | None:
+    """Return the graph for packed sequences, or None where it cannot be had.
+
+    Its arrays are ``(1, tokens, ...)``. Masks are of all tokens; there are no lengths, and where an
+    attention had no mask it reads the input ``packed.documents``. Tables of positions are looked up
+    by the input ``packed.positions``, int ``(1, tokens)``.
+
+    Parameters
+    ----------
+    graph : Graph
+        With the dims ``batch`` and ``seq``; left as it is.
+
+    Examples
+    --------
+    >>> g = Graph("block")
+    >>> x = g.split_heads(g.input("x", ("batch", "seq", 4), "float"), heads=2)
+    >>> g.output("y", g.merge_heads(g.attention(x, x, x)))
+    >>> list(pack_graph(g).inputs)
+    ['x', 'packed.documents']
+    """
+    if graph.dims != ("batch", "seq") or not all(map(_can_be_packed, graph.nodes())):
+        return None
+    return substitute(lambda node, uses: _packed(node), _with_inputs(graph))
+
+
+def _can_be_packed(node: Node) -> bool:
+    if node.op == "constant":
+        return True
+    if node.op == "input":
+        return node.dtype in ("mask", "lengths") or node.shape[:2] == ("batch", "seq")
+    if node.op not in ANYWHERE:
+        return False
+    if node.op == "add":  # of every token with its own row, or with one that is for all
+        y = node.inputs[1]
+        return y is not None and (len(y.shape) == 1 or y.shape == node.shape)
+    if node.op == "attention":
+        return node.shape[0] == "batch" and node.shape[2] == "seq" == _keys(node)
+    return node.kind == "view" or node.shape[:2] == ("batch", "seq")
+
+
+def _keys(node: Node) -> Any:
+    k = node.inputs[1]
+    return None if k is None else k.shape[2]
+
+
+def _with_inputs(graph: Graph) -> Graph:
+    """Return a copy with the inputs that packing adds, as far as they are read."""
+    copy = substitute(lambda node, uses: None, graph)
+    nodes = copy.nodes()
+    if any(node.op == "embedding" and node.inputs[2] is not None for node in nodes):
+        copy.input(POSITIONS, ("batch", "seq"), "int")
+    if any(node.op == "attention" and node.inputs[3] is None for node in nodes):
+        copy.input(DOCUMENTS, ("seq", "seq"), "mask")
+    return copy
+
+
+def _packed(node: Node) -> Replacement | None:
+    if node.op == "attention":
+        q, k, v, mask, _ = node.inputs
+
+        def attention(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+            seen = graph.inputs[DOCUMENTS] if new[3] is None else new[3]
+            return graph.apply("attention", *new[:3], seen, **dict(node.attrs))
+
+        return Replacement((q, k, v, mask), attention)
+    if node.op == "embedding" and node.inputs[2] is not None:
+        ports = [port.name for port in OPS["embedding"].ports]
+
+        def embedding(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+            given = dict(zip(ports, new, strict=True))
+            table = given.pop("position_table")
+            rows = graph.apply("embedding", graph.inputs[POSITIONS], table)
+            return graph.apply("add", graph.apply("embedding", **given), rows)
+
+        return Replacement(node.inputs, embedding)
+    return None
+
+
+def positions(lengths: Sequence[int]) -> NDArray[np.int32]:
+    """Return where each token of packed sequences stands in its own, int32 ``(1, tokens)``.
+
+    Examples
+    --------
+    >>> positions([3, 0, 2])
+    array([[0, 1, 2, 0, 1]], dtype=int32)
+    """
+    parts = [np.arange(length, dtype=np.int32) for length in lengths]
+    return np.concatenate([np.zeros(0, np.int32), *parts])[None]
+
+
+_BY_DISTANCE: Mapping[str, dict[str, Any]] = {"full": {}, "causal": {"causal": True}}
+"""Masks by spec that are the same wherever a sequence lies, as arguments of `masks.document`."""
+
+
+def packed_mask(mask: Any, lengths: tuple[int, ...]) -> Any:
+    """Return the mask of packed sequences, each under the one that it has alone.
+
+    Parameters
+    ----------
+    mask : None, str or callable
+        A spec, or a function from a length to anything that `masks.as_mask` takes.
+    lengths : tuple of int
+
+    Returns
+    -------
+    BsrMask or Pattern
+        ``(tokens, tokens)``; the last ones by spec are kept.
+
+    Examples
+    --------
+    >>> packed_mask("causal", (2, 1)).toarray().astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [0, 0, 1]])
+    """
+    if mask is None or isinstance(mask, str):
+        return _packed_spec("full" if mask is None else mask, lengths)
+    return _diagonal([as_mask(mask(length), (length, length)) for length in lengths if length])
+
+
+@lru_cache(maxsize=32)
+def _packed_spec(spec: str, lengths: tuple[int, ...]) -> Any:
+    if spec in _BY_DISTANCE:
+        return document(lengths, **_BY_DISTANCE[spec])
+    name, _, rest = spec.partition(":")
+    if name == "sliding" and rest.startswith("w=") and rest[2:].isdigit():
+        return document(lengths, window=int(rest[2:]))
+    return _diagonal([as_mask(from_spec(spec, length)) for length in lengths if length])
+
+
+def _diagonal(blocks: Sequence[BsrMask]) -> BsrMask:
+    """Return masks along the diagonal of a larger one."""
+    rows, cols, at = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    for block in blocks:
+        found = block.tocoo()
+        rows.append(found.row.astype(np.int64) + at)
+        cols.append(found.col.astype(np.int64) + at)
+        at += block.shape[0]
+    row, col = np.concatenate(rows), np.concatenate(cols)
+    return BsrMask((np.ones(len(row), bool), (row, col)), shape=(at, at))
