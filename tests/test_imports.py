@@ -105,7 +105,7 @@ def test_imports_go_down(module: Path) -> None:
         ("masks/bsr.py", "from ..graph.ir import Node", ["graph"]),
         ("ops/cpu.py", "import importlib\nimportlib.import_module('stof_cupy.engine')", ["engine"]),
         ("ops/cpu.py", "from stof_cupy import attention", ["attention"]),
-        ("engine.py", "from stof_cupy import testing", ["testing"]),
+        ("engine/core.py", "from stof_cupy import testing", ["testing"]),
         ("ops/cpu.py", "from stof_cupy import errors, masks\nfrom . import epilogue", []),
     ],
 )

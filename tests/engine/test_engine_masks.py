@@ -124,7 +124,7 @@ def test_torch_masks_per_head(engine, ids):
     "lead", [(2,), (2, 1), (1, 2), (BATCH, 2), (2, HEADS), (1, 1, 1), (0, 1)], ids=str
 )
 def test_a_wrong_number_of_sequences_or_heads(engine, ids, monkeypatch, lead):
-    monkeypatch.setattr(engine, "_executor", None)  # nothing may be run
+    monkeypatch.setattr(engine, "_program", None)  # nothing may be run
     mask = np.ones((*lead, SEQ, SEQ), bool)
     got = ", ".join(map(str, mask.shape))
     match = rf"mask: got \({got}\), expected \({BATCH}, {HEADS}, {SEQ}, {SEQ}\); .*\(batch, heads"
