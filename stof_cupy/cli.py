@@ -1,7 +1,7 @@
 """The command ``stof-cupy``.
 
 ``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``mask`` draws an
-attention mask, ``info`` describes the installation.
+attention mask, ``cache`` keeps kernels and schemes, ``info`` describes the installation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, cli_mask, env
+from stof_cupy import __version__, cli_cache, cli_mask, env
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     encode.set_defaults(run=_encode)
 
     cli_mask.add_command(commands)
+    cli_cache.add_command(commands)
 
     info = commands.add_parser("info", help="device, versions, caches")
     info.set_defaults(run=_info)
@@ -223,7 +224,9 @@ def _info(args: argparse.Namespace) -> None:
     )
     show_fields({name: _version(name) for name in names})
     title("caches")
-    show_fields({room: _cache_line(env.cache_dir(room)) for room in ("kernels", "models")})
+    show_fields(
+        {room: _cache_line(env.cache_dir(room)) for room in ("kernels", "schemes", "models")}
+    )
     title("environment")
     show_fields({v.name: v.get() or "(not set)" for v in env.VARIABLES})
 

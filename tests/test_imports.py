@@ -25,7 +25,8 @@ LAYERS = {
     **dict.fromkeys(("models", "runtime"), 7),
     "engine": 8,
     "cli_mask": 8,
-    "cli": 9,
+    "cli_cache": 9,
+    "cli": 10,
 }
 HEAVY = {
     *("cupy", "cupyx", "scipy", "ml_dtypes", "safetensors", "tokenizers", "gguf", "onnx"),

@@ -1,0 +1,162 @@
+"""The command ``stof-cupy cache``: what is kept on disk, made ahead, shipped and thrown away."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from stof_cupy import env
+from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.terminal import show_fields, title
+
+__all__ = ["add_command"]
+
+_ROOMS = ("kernels", "schemes")
+"""What can be made again, so that it can be shipped and thrown away; models are downloads."""
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's `commands`."""
+    cache = commands.add_parser("cache", help="compiled kernels and tuned schemes on disk")
+    actions = cache.add_subparsers(required=True, metavar="ACTION")
+
+    show = actions.add_parser("list", help="what is there")
+    show.set_defaults(run=_list)
+
+    clear = actions.add_parser("clear", help="throw away kernels and schemes")
+    clear.add_argument("rooms", nargs="*", metavar="ROOM", help="kernels, schemes or models")
+    clear.set_defaults(run=_clear)
+
+    export = actions.add_parser("export", help="kernels and schemes as one file, for `warm --from`")
+    export.add_argument("file", type=Path, metavar="OUT.zip")
+    export.set_defaults(run=_export)
+
+    warm = actions.add_parser(
+        "warm",
+        help="compile and tune ahead, or take in an exported file",
+        description="Run a model once for each length, so that its kernels are compiled and its\n"
+        "schemes tuned; or take in what another machine exported.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    warm.add_argument("model", nargs="?", metavar="MODEL", help="checkpoint directory, or 'minilm'")
+    warm.add_argument("--from", dest="file", type=Path, metavar="FILE.zip", help="exported file")
+    warm.add_argument("--batch", type=int, default=1, help="sequences (default: 1)")
+    warm.add_argument("--seq", type=int, nargs="+", default=[128], help="lengths (default: 128)")
+    warm.add_argument("--mask", help="attention mask, e.g. sliding:w=64 (default: full)")
+    warm.add_argument("--tune", default="fast", help="off, fast or full (default: fast)")
+    warm.add_argument("--backend", default="auto", help="auto, cuda or numpy (default: auto)")
+    warm.add_argument("--dtype", help="float16, bfloat16 or float32 (default: by backend)")
+    warm.add_argument("--device", type=int, help="number of the CUDA device")
+    warm.set_defaults(run=_warm)
+
+
+def _files(room: str) -> list[Path]:
+    root = env.cache_dir(room)
+    return sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else []
+
+
+def _list(args: argparse.Namespace) -> None:
+    del args
+    title(f"cache {env.cache_dir()}")
+    for room in (*_ROOMS, "models"):
+        root, files = env.cache_dir(room), _files(room)
+        entries = len(list(root.iterdir())) if root.is_dir() else 0
+        size = sum(path.stat().st_size for path in files) / 1e6
+        show_fields({room: f"{entries} entries, {size:.1f} MB"})
+    lines = [line for path in _files("schemes") if (line := _scheme(path))]
+    if lines:
+        title("schemes")
+        print("\n".join(lines))
+
+
+def _scheme(path: Path) -> str:
+    """Return a scheme's file as a line; empty if it is none."""
+    try:
+        record = json.loads(path.read_bytes())
+        problem = record["problem"]
+        sizes = " x ".join(str(size) for size in problem["shapes"].values())
+        return (
+            f"  {problem['device']:24} {problem['dtype']:9} {sizes:>12}  {problem['mode']:5}"
+            f"{record['scheme']:>18}  {record['seconds'] * 1e6:10.1f} us"
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def _clear(args: argparse.Namespace) -> None:
+    rooms = args.rooms or _ROOMS
+    for room in rooms:
+        if room not in (*_ROOMS, "models"):
+            raise ArgumentError(mismatch("room", repr(room), "kernels, schemes or models"))
+    for room in rooms:
+        size = sum(path.stat().st_size for path in _files(room))
+        shutil.rmtree(env.cache_dir(room), ignore_errors=True)
+        show_fields({room: f"{size / 1e6:.1f} MB thrown away"})
+
+
+def _export(args: argparse.Namespace) -> None:
+    root, count = env.cache_dir(), 0
+    with zipfile.ZipFile(args.file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for room in _ROOMS:
+            for path in _files(room):
+                archive.write(path, path.relative_to(root).as_posix())
+                count += 1
+    show_fields(
+        {"exported": f"{count} files, {args.file.stat().st_size / 1e6:.1f} MB: {args.file}"}
+    )
+
+
+def _warm(args: argparse.Namespace) -> None:
+    if (args.model is None) == (args.file is None):
+        got = "both" if args.model else "neither"
+        raise ArgumentError(mismatch("MODEL and --from", got, "one of the two"))
+    if args.file is not None:
+        _take_in(args.file)
+        return
+    if args.batch < 1 or min(args.seq) < 1:
+        raise ArgumentError(mismatch("--batch and --seq", "less than 1", "positive integers"))
+    from stof_cupy.engine import TransformerEngine
+    from stof_cupy.models.packaged import minilm
+
+    engine = TransformerEngine(
+        minilm() if args.model == "minilm" else args.model,
+        backend=args.backend,
+        dtype=args.dtype,
+        device=args.device,
+        tune=args.tune,
+        progress=True,
+    )
+    for seq in args.seq:
+        start = time.perf_counter()
+        engine.run(np.zeros((args.batch, seq), np.int32), mask=args.mask)
+        show_fields({f"{args.batch} x {seq}": f"ready in {time.perf_counter() - start:.2f} s"})
+
+
+def _take_in(file: Path) -> None:
+    """Unpack what is not there yet; what a kernel or scheme needs to be used is checked then."""
+    root, count = env.cache_dir(), 0
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                parts = PurePosixPath(member.filename).parts
+                if member.is_dir():
+                    continue
+                if len(parts) < 2 or parts[0] not in _ROOMS or ".." in parts:
+                    raise ArgumentError(
+                        mismatch(str(file), f"a file {member.filename!r}", "an exported cache")
+                    )
+                to = root.joinpath(*parts)
+                if not to.exists():
+                    to.parent.mkdir(parents=True, exist_ok=True)
+                    to.write_bytes(archive.read(member))
+                    count += 1
+    except zipfile.BadZipFile as bad:
+        raise ArgumentError(mismatch(str(file), "no zip file", "an exported cache")) from bad
+    show_fields({"taken in": f"{count} files"})

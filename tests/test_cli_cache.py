@@ -1,0 +1,127 @@
+"""``stof-cupy cache``: what is there, made ahead, shipped to another machine, thrown away."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stof_cupy import models
+from stof_cupy.cli import main
+
+CONFIG = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 60,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "cache"
+    monkeypatch.setenv("STOF_CACHE_DIR", str(root))
+    return root
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    save = pytest.importorskip("safetensors.numpy").save_file
+    root = tmp_path / "model"
+    root.mkdir()
+    save(models.random_weights(CONFIG), root / "model.safetensors")
+    (root / "config.json").write_text(json.dumps(CONFIG))
+    return root
+
+
+def run(capsys, *args: str | Path) -> tuple[int, str]:
+    status = main(["cache", *map(str, args)])
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
+
+
+def warm(capsys, model: Path) -> str:
+    status, text = run(capsys, "warm", model, "--backend", "numpy", "--seq", "9", "40")
+    assert status == 0, text
+    return text
+
+
+def test_an_empty_cache(capsys, cache):
+    status, text = run(capsys, "list")
+    assert status == 0 and str(cache) in text and text.count("0 entries") == 3
+    assert run(capsys, "clear")[0] == 0
+    assert not cache.exists()
+
+
+def test_warm_list_export_clear_and_take_in(capsys, cache, model, tmp_path):
+    text = warm(capsys, model)
+    assert "1 x 9" in text and "1 x 40" in text and "ready in" in text
+    schemes = {path.name: path.read_bytes() for path in (cache / "schemes").iterdir()}
+    assert len(schemes) == 4  # embeddings and layers, two classes of lengths
+    (cache / "kernels" / "k-sm_90").mkdir(parents=True)
+    (cache / "kernels" / "k-sm_90" / "kernel.cubin").write_bytes(b"code")
+    text = run(capsys, "list")[1]
+    assert "4 entries" in text and "fast" in text and "1 x 16" in text
+    shipped = tmp_path / "shipped.zip"
+    assert "5 files" in run(capsys, "export", shipped)[1]
+    assert "thrown away" in run(capsys, "clear")[1]
+    assert not (cache / "schemes").exists() and not (cache / "kernels").exists()
+    assert "5 files" in run(capsys, "warm", "--from", shipped)[1]
+    assert {p.name: p.read_bytes() for p in (cache / "schemes").iterdir()} == schemes
+    assert (cache / "kernels" / "k-sm_90" / "kernel.cubin").read_bytes() == b"code"
+    assert "0 files" in run(capsys, "warm", "--from", shipped)[1]
+    before = {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()}
+    warm(capsys, model)  # which finds all of it
+    assert {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()} == before
+
+
+def test_clear_takes_what_it_is_told(capsys, cache):
+    for room in ("kernels", "schemes", "models"):
+        (cache / room).mkdir(parents=True)
+        (cache / room / "x.json").write_text("{}")
+    run(capsys, "clear")
+    assert [path.name for path in cache.iterdir()] == ["models"]
+    run(capsys, "clear", "models")
+    assert not list(cache.iterdir())
+
+
+def test_a_file_that_is_no_scheme_is_passed_over(capsys, cache):
+    (cache / "schemes").mkdir(parents=True)
+    (cache / "schemes" / "bad.json").write_text("[]")
+    status, text = run(capsys, "list")
+    assert status == 0 and "1 entries" in text and "bad" not in text
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["clear", "everything"], "room: got 'everything'"),
+        (["warm"], "MODEL and --from: got neither"),
+        (["warm", "x", "--from", "y"], "MODEL and --from: got both"),
+        (["warm", "x", "--seq", "0"], "--batch and --seq"),
+        (["warm", "--from", "nosuch.zip"], "nosuch.zip"),
+    ],
+)
+def test_wrong_arguments(capsys, args, said):
+    status, text = run(capsys, *args)
+    assert status == 1 and said in text and "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", ["../evil", "kernels/../../evil", "models/x", "/kernels/x", "x"])
+def test_what_no_export_makes_is_refused(capsys, cache, tmp_path, name):
+    bad = tmp_path / "bad.zip"
+    with zipfile.ZipFile(bad, "w") as archive:
+        archive.writestr(name, "x")
+    status, text = run(capsys, "warm", "--from", bad)
+    assert status == 1 and "expected an exported cache" in text
+    assert not cache.exists() and not (tmp_path / "evil").exists()
+    (tmp_path / "text.zip").write_text("no zip")
+    assert "no zip file" in run(capsys, "warm", "--from", tmp_path / "text.zip")[1]
