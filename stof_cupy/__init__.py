@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stof_cupy.ops.epilogue import Epilogue
     from stof_cupy.ops.gemm import gemm
     from stof_cupy.ops.relative_bias import RelativeBias
+    from stof_cupy.runtime import Options, Program
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,8 @@ __all__ = [
     "BsrMask",
     "Epilogue",
     "Graph",
+    "Options",
+    "Program",
     "RelativeBias",
     "TransformerEngine",
     "__version__",
@@ -44,6 +47,8 @@ _HOMES = {
     "BsrMask": "stof_cupy.masks",
     "Epilogue": "stof_cupy.ops.epilogue",
     "Graph": "stof_cupy.graph",
+    "Options": "stof_cupy.runtime",
+    "Program": "stof_cupy.runtime",
     "RelativeBias": "stof_cupy.ops.relative_bias",
     "TransformerEngine": "stof_cupy.engine",
     "attention": "stof_cupy.ops.attention",

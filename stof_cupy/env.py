@@ -45,7 +45,9 @@ class Variable:
 
 
 CACHE_DIR = Variable(
-    "STOF_CACHE_DIR", "~/.cache/stof_cupy", "Where compiled kernels and downloaded models are kept."
+    "STOF_CACHE_DIR",
+    "~/.cache/stof_cupy",
+    "Where compiled kernels, tuned schemes and downloaded models are kept.",
 )
 BACKEND = Variable(
     "STOF_BACKEND",

@@ -16,13 +16,15 @@ from stof_cupy.fusion.report import Report
 from stof_cupy.fusion.store import SchemeStore, shapes_class
 from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Executor, Graph
+from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
-from stof_cupy.graph.recorder import CudaRecorder, Recordings
+from stof_cupy.graph.recorder import Recordings
 from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
 from stof_cupy.runtime.ready import (
     Options,
     Ready,
+    is_capturing,
     on_device,
     out_of_memory,
     sizes_of,
@@ -94,7 +96,6 @@ class Program:
     ) -> None:
         self.options = options = options or Options()
         self.graph = structured(graph)
-        self._store = options.store or SchemeStore()
         self._uploads: dict[str, Array] = {} if uploads is None else uploads
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
@@ -105,7 +106,7 @@ class Program:
             self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
         )
         self.backend, self.dtype, self.device = first.backend, first.dtype, first.device
-        recorder, self._stopwatch = options.recorder, _stopwatch(options, self.device)
+        recorder = options.recorder
         if recorder is None and self.device is not None:
             recorder = CudaRecorder(self.device)
         wanted = self.device is not None if options.record is None else options.record
@@ -151,7 +152,8 @@ class Program:
             tuple(others),
         )
         with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
-            if self._recordings is None or not all(v is finish or stays(v) for v in kept):
+            stay = all(value is finish or stays(value) for value in kept)
+            if self._recordings is None or not stay or is_capturing(self.device):
                 return call(ready.plain, arrays)
             return self._recordings.run(key, arrays, recorded, kept)
 
@@ -166,15 +168,11 @@ class Program:
     def explain(self) -> str:
         """Return as text what runs: the graph, what was tuned, and what is recorded."""
         with self._lock:
-            reports = [str(ready.tuned.report) for ready in self._ready.values()]
-        shown = self._ready[next(iter(self._ready))].tuned.lowered.graph if reports else self.graph
-        lines = [shown.show(), *reports]
+            made = [ready.tuned for ready in self._ready.values()]
+        shown = made[0].lowered.graph if made else self.graph
+        lines = [shown.show(), *(str(each.report) for each in made)]
         if self._recordings is not None:
-            made = self._recordings
-            lines.append(
-                f"{len(made)} recorded runs in {made.nbytes / 2**20:.1f} MiB, "
-                f"replayed {made.replayed} times"
-            )
+            lines.append(str(self._recordings))
         return "\n".join(lines)
 
     def profile(self, inputs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
@@ -267,35 +265,28 @@ class Program:
             from stof_cupy.jit import device
 
             facts = device.facts(self.device)
-        masks = {
+        given = {
             name: inputs.get(name)
             for name, node in self.graph.inputs.items()
             if node.dtype in ("mask", "lengths")
         }
+        options = self.options
+        stopwatch: Stopwatch | None = None
+        if self.device is not None:
+            stopwatch = CudaRecorder(self.device).seconds
+        elif options.tune == "full":
+            stopwatch = wall_clock
+        machine = machine_of(facts)
         site = Site(
-            self.backend,
-            self.dtype,
-            self.device,
-            machine_of(facts),
-            sizes,
-            self._stopwatch,
-            masks,
-            self._uploads,
+            self.backend, self.dtype, self.device, machine, sizes, stopwatch, given, self._uploads
         )
         with on_device(self.device):
             tuned = tune(
                 self.graph,
                 site,
-                self.options.tune,
-                seconds=self.options.tune_seconds,
-                store=self._store,
-                watch=self.options.watch,
+                options.tune,
+                seconds=options.tune_seconds,
+                store=None if options.tune == "off" else options.store or SchemeStore(),
+                watch=options.watch,
             )
             return Ready.of(tuned, site)
-
-
-def _stopwatch(options: Options, device: int | None) -> Stopwatch | None:
-    """Return what times segments; None: analysis decides alone."""
-    if device is not None:
-        return CudaRecorder(device).seconds
-    return wall_clock if options.tune == "full" else None

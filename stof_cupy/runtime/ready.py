@@ -15,7 +15,16 @@ from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.recorder import Recorder
 from stof_cupy.masks.expression import Pattern
 
-__all__ = ["Options", "Ready", "on_device", "out_of_memory", "sizes_of", "stays", "where"]
+__all__ = [
+    "Options",
+    "Ready",
+    "is_capturing",
+    "on_device",
+    "out_of_memory",
+    "sizes_of",
+    "stays",
+    "where",
+]
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,15 @@ def on_device(device: int | None) -> AbstractContextManager[Any]:
 
     context: AbstractContextManager[Any] = cupy.cuda.Device(device)
     return context
+
+
+def is_capturing(device: int | None) -> bool:
+    """Whether the caller captures a CUDA graph himself: then a run is a part of his."""
+    if device is None:
+        return False
+    import cupy
+
+    return bool(cupy.cuda.get_current_stream().is_capturing())
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def test_threads_take_turns() -> None:
 def test_cuda_graphs_replay_new_inputs_on_any_stream() -> None:
     import cupy
 
-    from stof_cupy.graph.recorder import CudaRecorder
+    from stof_cupy.graph.cuda_recorder import CudaRecorder
 
     recordings = Recordings(CudaRecorder(cupy.cuda.Device().id))
 

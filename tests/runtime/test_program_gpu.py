@@ -1,0 +1,219 @@
+"""Programs and engines on CUDA: a replay is a run, on any stream, thread and device."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy import TransformerEngine, masks, models
+from stof_cupy.runtime import Options, Program
+from tests.fusion.stacks import WIDTH, paper_stack
+
+pytestmark = pytest.mark.gpu
+
+CONFIG = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 50,
+    "max_position_embeddings": 300,
+    "type_vocab_size": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def engines() -> tuple[TransformerEngine, TransformerEngine]:
+    weights = models.random_weights(CONFIG, seed=3)
+    recorded, eager = (
+        TransformerEngine(weights, config=CONFIG, backend="cuda", cuda_graphs=graphs)
+        for graphs in (True, False)
+    )
+    return recorded, eager
+
+
+def near(a: Any, b: Any) -> None:
+    np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), atol=0.02)
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "longformer:w=8,g=2"])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_replays_are_runs_of_their_own_inputs(engines, mask, with_lengths) -> None:
+    recorded, eager = engines
+    rng = np.random.default_rng(0)
+    for seq in (33, 128, 201):
+        for _ in range(4):
+            ids = rng.integers(0, 50, (3, seq))
+            lengths = rng.integers(0, seq + 1, 3) if with_lengths else None
+            got = recorded.run(ids, mask=mask, lengths=lengths)
+            near(got, eager.run(ids, mask=mask, lengths=lengths))
+            if lengths is not None:
+                assert all(not row[n:].any() for row, n in zip(got, lengths, strict=True))
+    assert recorded._program._recordings.replayed >= 9
+
+
+def test_a_mask_rebuilt_on_the_gpu_is_read_anew(engines) -> None:
+    import cupy
+
+    recorded, eager = engines
+    doc = cupy.zeros(128, "int32")
+    pattern = masks.predicate((128, 128), "doc[i] == doc[j]", arrays={"doc": doc})
+    mask = pattern.to("cuda", tiles=16, bitmaps=16)
+    ids = cupy.asarray(np.random.default_rng(0).integers(0, 50, (2, 128)))
+    for cut in (0, 40, 70, 100):
+        doc[cut:] = 1
+        doc[:cut] = 0
+        mask.rebuild()
+        near(recorded.run(ids, mask=mask).get(), eager.run(ids, mask=mask).get())
+
+
+def test_streams_and_threads(engines) -> None:
+    import cupy
+
+    recorded, eager = engines
+    rng = np.random.default_rng(1)
+    batches = [rng.integers(0, 50, (2, 64)) for _ in range(4)]
+    expected = [eager.run(ids) for ids in batches]
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        with cupy.cuda.Stream(non_blocking=True):
+            for turn in range(20):
+                which = (number + turn) % 4
+                got = recorded.run(batches[which])
+                if not np.allclose(got, expected[which], atol=0.02):
+                    wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_new_lengths_compile_nothing(engines) -> None:
+    from stof_cupy.jit.launch import loaded
+
+    recorded, _ = engines
+    rng = np.random.default_rng(2)
+    for seq in (16, 64, 128, 300):
+        recorded.run(rng.integers(0, 50, (2, seq)), lengths=[seq, 1])
+    before = loaded()
+    for seq in rng.integers(1, 301, 100):
+        recorded.run(rng.integers(0, 50, (2, seq)), lengths=[seq, 1])
+    assert loaded() == before
+    assert len(recorded._program._recordings) <= 32
+
+
+def test_lists_are_their_sequences(engines) -> None:
+    import cupy
+
+    recorded, eager = engines
+    rng = np.random.default_rng(3)
+    ids = [cupy.asarray(rng.integers(0, 50, n)) for n in (5, 0, 130, 64, 1)]
+    for mask in (None, "causal", "sliding:w=9", "longformer:w=4,g=1"):
+        for one, got in zip(ids, recorded.run(ids, mask=mask), strict=True):
+            assert isinstance(got, cupy.ndarray) and got.shape == (len(one), 64)
+            if len(one):
+                near(got.get(), eager.run(one[None], mask=mask)[0].get())
+
+
+def test_a_run_inside_the_callers_own_graph() -> None:
+    import cupy
+
+    program = Program(paper_stack(2), backend="cuda")
+    x = cupy.zeros((2, 64, WIDTH), cupy.float16)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(3):
+            program.run({"x": x})
+        stream.synchronize()
+        stream.begin_capture()
+        y = program.run({"x": x})["y"]
+        graph = stream.end_capture()
+        for seed in range(3):
+            x[...] = cupy.asarray(np.random.default_rng(seed).standard_normal(x.shape))
+            graph.launch(stream)
+            stream.synchronize()
+            near(y.get(), program.run({"x": x})["y"].get())
+
+
+def test_too_little_memory_and_on(engines) -> None:
+    import cupy
+
+    from stof_cupy.errors import OutOfMemoryError
+
+    recorded, eager = engines
+    pool = cupy.get_default_memory_pool()
+    ids = np.random.default_rng(4).integers(0, 50, (64, 256))
+    expected = eager.run(ids)
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.total_bytes() + (1 << 20))
+    try:
+        with pytest.raises(OutOfMemoryError, match="MiB for what lies between operators"):
+            recorded.run(ids)
+    finally:
+        pool.set_limit(size=0)
+    near(recorded.run(ids), expected)
+
+
+def test_tuning_and_profile(tmp_path) -> None:
+    import cupy
+
+    from stof_cupy.fusion.store import SchemeStore
+
+    store = SchemeStore(tmp_path)
+    options = Options(tune="fast", tune_seconds=2, store=store)
+    program = Program(paper_stack(3), backend="cuda", options=options)
+    plain = Program(paper_stack(3), backend="cuda")
+    x = cupy.asarray(np.random.default_rng(5).standard_normal((4, 128, WIDTH)).astype(np.float16))
+    near(program.run({"x": x})["y"].get(), plain.run({"x": x})["y"].get())
+    assert program.tuned({"x": x}).timed
+    again = Program(paper_stack(3), backend="cuda", options=options)
+    assert all(piece.cached for piece in again.tuned({"x": x}).pieces)
+    profile = program.profile({"x": x}, repeat=3)
+    assert 0 < sum(line.seconds for line in profile.lines) < 1
+
+
+def test_another_device_than_the_current_one() -> None:
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    weights = models.random_weights(CONFIG, seed=3)
+    engine = TransformerEngine(weights, config=CONFIG, backend="cuda", device=1)
+    ids = np.random.default_rng(6).integers(0, 50, (2, 70))
+    expected = TransformerEngine(weights, config=CONFIG, backend="numpy").run(ids)
+    with cupy.cuda.Device(1):
+        there = cupy.asarray(ids)
+    with cupy.cuda.Device(0):
+        for _ in range(3):
+            got = engine.run(there)
+            assert got.device.id == 1
+            near(got.get(), expected)
+
+
+def test_closing_frees_device_memory() -> None:
+    import cupy
+
+    weights = models.random_weights({**CONFIG, "hidden_size": 512, "intermediate_size": 2048})
+    config = {**CONFIG, "hidden_size": 512, "intermediate_size": 2048}
+    ids = np.random.default_rng(7).integers(0, 50, (8, 256))
+
+    def once() -> int:
+        with TransformerEngine(weights, config=config, backend="cuda") as engine:
+            for _ in range(3):
+                engine.run(ids)
+        cupy.get_default_memory_pool().free_all_blocks()
+        return int(cupy.cuda.runtime.memGetInfo()[0])
+
+    once()
+    free = [once() for _ in range(3)]
+    assert max(free) - min(free) < 16 << 20
