@@ -17,6 +17,7 @@ from stof_cupy.engine.padding import SMALL, bucket, clear_padding, padded_to, wr
 from stof_cupy.engine.text import Encoder
 from stof_cupy.errors import ArgumentError, ConfigError, DTypeError, mismatch
 from stof_cupy.fusion import fuse_epilogues
+from stof_cupy.fusion.report import Report
 from stof_cupy.graph import Graph
 from stof_cupy.interop import export_array, import_array
 from stof_cupy.models.checkpoint import read_checkpoint
@@ -203,6 +204,16 @@ class TransformerEngine(Encoder):
         with self._target.active():
             inputs = model_inputs(self._model, self._target, ids, lengths, mask, token_types)
             return self._program.profile(inputs, repeat=repeat)
+
+    def report(self, x: Any, *, mask: Any = None) -> Report:
+        """Return how runs like this one are tuned, which it does if it was not done yet.
+
+        ``print`` shows what was tried and why the winner won, ``save_plot(path)`` draws it.
+        """
+        ids, _ = import_array(x, "x")
+        with self._target.active():
+            inputs = model_inputs(self._model, self._target, ids, None, mask, None)
+            return self._program.tuned(inputs)
 
     def explain(self) -> str:
         """Return as text what a run does: where, in which type, and the graph's nodes.

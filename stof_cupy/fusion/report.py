@@ -32,7 +32,7 @@ class PieceReport:
     cached : bool
         Whether the scheme comes from the cache.
     why : tuple of str
-        A line for each segment that the rules do not have.
+        What was gained where the scheme is not the rules'.
     """
 
     piece: Piece

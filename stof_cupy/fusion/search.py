@@ -19,7 +19,7 @@ from stof_cupy.fusion.scheme import Scheme
 __all__ = ["Outcome", "cheapest", "two_stage"]
 
 _NOTHING = 0.003
-"""Share of a scheme's time that is not worth another iteration; timings vary by more."""
+"""Share of a time that is not worth a move or another iteration; timings vary by more."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _stage1(ledger: Ledger, spans: list[Span], rng: random.Random) -> list[Span]
                 ledger.pruned += 1
                 continue
             _sample(ledger, move.new, rng, ledger.cost(move.old) * ledger.budget.hope)
-            pays = ledger.cost(move.new) < ledger.cost(move.old)
+            pays = ledger.cost(move.new) < ledger.cost(move.old) * (1 - _NOTHING)
             ledger.note(move.name, candidate, ledger.cost(candidate), pays)
             if pays:
                 spans, moved = candidate, True
@@ -175,7 +175,7 @@ def _joined(ledger: Ledger, spans: list[Span]) -> list[Span]:
     """Return the best scheme of all segments that were timed, which takes no more timing."""
     known = [span for span in ledger.space.segments() if ledger.known(span)]
     best = cheapest(len(ledger.space.kinds), known, lambda span: ledger.best(span)[0])
-    if ledger.cost(best) < ledger.cost(spans):
+    if ledger.cost(best) < ledger.cost(spans) * (1 - _NOTHING):
         ledger.note("join", best, ledger.cost(best), True)
         return best
     return spans

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -204,19 +205,20 @@ class _Piece:
         shifts = [self.piece.start + size * copy for copy in range(self.piece.copies)]
         return [(a + shift, b + shift) for shift in shifts for a, b in spans]
 
+    def _shown(self, span: Span) -> str:
+        setting = ", ".join(f"{name} {value}" for name, value in self._model.best(span)[1])
+        return self.space.names(span) + (f" ({setting})" if setting else "")
+
     def report(self) -> PieceReport:
-        """Return what was done, with a line for each segment that the rules do not have."""
+        """Return what was done, and what was gained where the scheme is not the rules'."""
         why = []
-        for span, setting in zip(self.spans, self.settings, strict=True):
-            inside = [each for each in self.rules if span[0] <= each[0] and each[1] <= span[1]]
-            if span in self.rules or not all(map(self._model.known, (span, *inside))):
-                continue
-            one, apart = self._model.best(span)[0], self._model.cost(inside)
-            shown = ", ".join(f"{name} {value}" for name, value in setting)
-            why.append(
-                f"{self.space.names(span)} ({shown}): {one * 1e6:.1f} us as one, "
-                f"{apart * 1e6:.1f} us apart"
-            )
+        for tuned, rules in _differing(self.spans, self.rules):
+            if all(map(self._model.known, (*tuned, *rules))):
+                took, instead = self._model.cost(tuned), self._model.cost(rules)
+                chosen = " | ".join(self._shown(span) for span in tuned)
+                by_rules = " | ".join(self.space.names(span) for span in rules)
+                why.append(f"{chosen}: {took * 1e6:.1f} us")
+                why.append(f"  instead of {by_rules}: {instead * 1e6:.1f} us")
         return PieceReport(
             self.piece,
             tuple(self.space.names((at, at + 1)) for at in range(len(self.space.kinds))),
@@ -268,3 +270,20 @@ def _lowered(chain: Chain, tuned: Sequence[_Piece], site: Site) -> Lowered:
     spans = [span for each in tuned for span in each.whole(each.spans)]
     settings = [s for each in tuned for _ in range(each.piece.copies) for s in each.settings]
     return lower(chain, spans, settings, site.backend)
+
+
+def _differing(one: Sequence[Span], other: Sequence[Span]) -> list[tuple[list[Span], list[Span]]]:
+    """Return the shortest runs in which two schemes are cut differently, as both cut them.
+
+    Examples
+    --------
+    >>> _differing([(0, 1), (1, 3), (3, 4)], [(0, 1), (1, 2), (2, 3), (3, 4)])
+    [([(1, 3)], [(1, 2), (2, 3)])]
+    """
+    stops = sorted({stop for _, stop in one} & {stop for _, stop in other})
+    runs = []
+    for start, stop in pairwise([0, *stops]):
+        both = [[s for s in spans if start <= s[0] and s[1] <= stop] for spans in (one, other)]
+        if both[0] != both[1]:
+            runs.append((both[0], both[1]))
+    return runs

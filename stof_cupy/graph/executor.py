@@ -228,6 +228,12 @@ class Executor:
                     self._plans.popitem(last=False)
             return plan
 
+    @property
+    def plans(self) -> list[MemoryPlan]:
+        """The plans that are kept, in the order in which they were made."""
+        with self._lock:
+            return list(self._plans.values())
+
     def _slots(self, feeds: Mapping[str, Any]) -> dict[Node, Array]:
         """Return an array for every value that is placed, all in one new allocation."""
         sizes: dict[str, int] = {}

@@ -79,6 +79,8 @@ class MemoryPlan:
 
     Attributes
     ----------
+    sizes : mapping of str to int
+        What the symbolic dims are.
     slots : mapping of Node to Slot
     arena_bytes : int
         Size of the arena: the peak.
@@ -90,6 +92,7 @@ class MemoryPlan:
         Results that take over an operand's memory, and whose.
     """
 
+    sizes: Mapping[str, int]
     slots: Mapping[Node, Slot]
     arena_bytes: int
     least_bytes: int
@@ -198,6 +201,7 @@ def plan_memory(
         for node in each.nodes
     }
     return MemoryPlan(
+        MappingProxyType(dict(sizes)),
         MappingProxyType(slots),
         max((each.offset + each.size for each in distinct), default=0),
         max(

@@ -97,6 +97,8 @@ class Program:
         self.options = options = options or Options()
         self.graph = structured(graph)
         self._uploads: dict[str, Array] = {} if uploads is None else uploads
+        inputs = self.graph.inputs.items()
+        self._arrays = frozenset(name for name, node in inputs if node.dtype != "mask")
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
         self._lock = threading.RLock()
@@ -168,9 +170,14 @@ class Program:
     def explain(self) -> str:
         """Return as text what runs: the graph, what was tuned, and what is recorded."""
         with self._lock:
-            made = [ready.tuned for ready in self._ready.values()]
-        shown = made[0].lowered.graph if made else self.graph
-        lines = [shown.show(), *(str(each.report) for each in made)]
+            made = list(self._ready.values())
+        shown = made[0].tuned.lowered.graph if made else self.graph
+        lines = [shown.show()]
+        for ready in made:
+            lines.append(str(ready.tuned.report))
+            for plan in ready.placed.plans:
+                sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
+                lines.append(f"memory at {sizes}: {plan}")
         if self._recordings is not None:
             lines.append(str(self._recordings))
         return "\n".join(lines)
@@ -239,10 +246,6 @@ class Program:
         if self._recordings is not None:
             self._recordings.clear()
         return ready.placed.plan(sizes_of(self.graph, inputs)).arena_bytes
-
-    @property
-    def _arrays(self) -> set[str]:
-        return {name for name, node in self.graph.inputs.items() if node.dtype != "mask"}
 
     def _for(self, inputs: Mapping[str, Any]) -> Ready:
         """Return what runs such inputs, made when their class of shapes is first met."""

@@ -190,6 +190,7 @@ def test_tuned_engines_compute_the_same(
         got = tuned.run(ids, lengths=lengths, mask=mask)
         np.testing.assert_allclose(got, expected, atol=3e-5)
     assert f"tune={tune!r}" in tuned.explain()
+    assert str(tuned.report(ids)) in tuned.explain() and tuned.report(ids).mode == tune
     assert list((tmp_path / "schemes").glob("*.json"))
 
 

@@ -204,3 +204,4 @@ def test_explain_shows_graph_and_recordings() -> None:
         program.run(feeds())
     text = program.explain()
     assert "tune='off'" in text and "1 recorded runs in 1.0 MiB, replayed 2 times" in text
+    assert "memory at batch 2, seq 21: " in text and "in place" in text
