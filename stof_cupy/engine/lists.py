@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import as_dtype
-from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, ShapeError, StofError, mismatch
 from stof_cupy.interop import Origin, export_array, import_array
 from stof_cupy.models import Model
 from stof_cupy.models.inputs import integers
@@ -58,70 +58,82 @@ def run_list(
     with target.active():
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None:
-            rows = _tokens(x, "x", model.vocab_size - 1, target)
-            kinds = _types(token_types, [row.shape[1] for row in rows], model, target)
+            ids, lengths = _tokens(x, "x", model.vocab_size - 1, target)
+            types = _types(token_types, lengths, ids, model, target)
             parts = [
-                engine._forward(row, None, mask, kind)[0] if row.size else nothing
-                for row, kind in zip(rows, kinds, strict=True)
+                engine._forward(ids[:, span], None, mask, types[:, span])[0] if n else nothing
+                for span, n in zip(_spans(lengths), lengths, strict=True)
             ]
         else:
-            inputs, lengths = _packed_inputs(model, program, target, x, mask, token_types)
+            inputs, counted = _packed_inputs(model, program, target, x, mask, token_types)
+            lengths = list(counted)
             hidden = program.run(inputs)["hidden"][0] if sum(lengths) else nothing
-            stops = np.cumsum(lengths).tolist()
-            parts = [hidden[stop - n : stop] for n, stop in zip(lengths, stops, strict=True)]
+            parts = [hidden[span] for span in _spans(lengths)]
         pairs = zip(parts, origins, strict=True)
         return [export_array(part, origin or known) for part, origin in pairs]
 
 
-def _types(token_types: Any, lengths: Sequence[int], model: Model, target: Target) -> list[Any]:
-    """Return the token types of each sequence as int32 ``(1, length)``; default 0."""
+def _spans(lengths: Sequence[int]) -> list[slice]:
+    stops = np.cumsum(lengths).tolist()
+    return [slice(stop - length, stop) for length, stop in zip(lengths, stops, strict=True)]
+
+
+def _types(token_types: Any, lengths: Sequence[int], ids: Any, model: Model, target: Target) -> Any:
+    """Return the token types of all sequences as int32 ``(1, tokens)``; default 0."""
     if token_types is None:
-        return [target.put(np.zeros((1, length), np.int32)) for length in lengths]
-    if len(token_types) != len(lengths):
-        got = f"{len(token_types)} sequences"
+        return target.xp.zeros_like(ids)
+    types, given = _tokens(token_types, "token_types", model.token_types - 1, target)
+    if len(given) != len(lengths):
+        got = f"{len(given)} sequences"
         raise ShapeError(mismatch("token_types", got, f"{len(lengths)} as x"))
-    given = _tokens(token_types, "token_types", model.token_types - 1, target)
-    for number, (each, length) in enumerate(zip(given, lengths, strict=True)):
-        if each.shape[1] != length:
+    for number, (got_length, length) in enumerate(zip(given, lengths, strict=True)):
+        if got_length != length:
             name = f"token_types[{number}]"
-            raise ShapeError(mismatch(name, f"{each.shape[1]} tokens", f"{length} as x[{number}]"))
-    return given
+            raise ShapeError(mismatch(name, f"{got_length} tokens", f"{length} as x[{number}]"))
+    return types
 
 
-def _tokens(x: Sequence[Any], name: str, most: int, target: Target) -> list[Any]:
-    """Return each sequence as int32 ``(1, length)`` on `target`; a length may be 0.
+def _tokens(x: Sequence[Any], name: str, most: int, target: Target) -> tuple[Any, list[int]]:
+    """Return all sequences one after another, int32 ``(1, tokens)`` on `target`, and their lengths.
+
+    They are put together before they are checked: each check of an array on the GPU waits for it.
 
     Raises
     ------
     DTypeError, ShapeError, ArgumentError
         If one is not an array of integers from 0 to `most`.
     """
-    rows = []
-    for number, each in enumerate(x):
-        if len(each):
-            row = each[None] if hasattr(each, "shape") else [each]
-            rows.append(integers(row, f"{name}[{number}]", (1, "seq"), most, target))
-        else:
-            rows.append(target.put(np.zeros((1, 0), np.int32)))
-    return rows
+    rows = [import_array(each, f"{name}[{i}]")[0] for i, each in enumerate(x) if len(each)]
+    lengths = [len(each) for each in x]
+    if not rows:
+        return target.put(np.zeros((1, 0), np.int32)), lengths
+    alike = {(type(row), row.ndim, row.dtype.kind) for row in rows}
+    if len(alike) == 1 and isinstance(rows[0], np.ndarray):
+        whole: Any = np.concatenate(rows)
+    else:
+        whole = target.xp.concatenate([target.put(row) for row in rows])
+    try:
+        return integers(whole[None], name, (1, "tokens"), most, target), lengths
+    except StofError:
+        for number, row in enumerate(each for each in x if len(each)):
+            one = row[None] if hasattr(row, "shape") else [row]
+            integers(one, f"{name}[{number}]", (1, "seq"), most, target)
+        raise
 
 
 def _packed_inputs(
     model: Model, program: Program, target: Target, x: Sequence[Any], mask: Any, token_types: Any
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return the inputs of a packed program for sequences of token ids, and their lengths."""
-    rows = _tokens(x, "x", model.vocab_size - 1, target)
-    lengths = tuple(row.shape[1] for row in rows)
+    ids, counted = _tokens(x, "x", model.vocab_size - 1, target)
+    lengths = tuple(counted)
     if max(lengths) > model.max_positions:
         raise ShapeError(
             mismatch("x", f"sequences of {max(lengths)} tokens", f"at most {model.max_positions}")
         )
-    xp = target.xp
-    ids = xp.concatenate(rows, axis=1)
-    types = xp.concatenate(_types(token_types, lengths, model, target), axis=1)
     everything = {
         "ids": ids,
-        "token_types": types,
+        "token_types": _types(token_types, lengths, ids, model, target),
         "mask": None,
         POSITIONS: target.put(positions(lengths)),
         DOCUMENTS: None,

@@ -68,7 +68,7 @@ def _alone_seconds(
     return seconds(nodes, sizes, itemsize, machine)
 
 
-_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+_BLOCKS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 def _by_rows(nodes: Sequence[Node]) -> bool:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from stof_cupy.errors import StofError, StofWarning
+from stof_cupy.errors import StofWarning
 
 __all__ = ["Recorder", "Recording", "Recordings"]
 
@@ -88,7 +88,8 @@ class Recordings:
         self._most, self._most_bytes, self._patience = most, most_bytes, patience
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._seen: OrderedDict[Hashable, tuple[int, tuple[Any, ...]]] = OrderedDict()
-        self._refused: set[Hashable] = set()
+        self._refused: OrderedDict[Hashable, bool] = OrderedDict()
+        self._warned = False
         self._lock = threading.Lock()
         self._recording = threading.Lock()
         self._closed = False
@@ -137,7 +138,9 @@ class Recordings:
         if entry is None and self._is_worth_it(key, kept):
             entry = self._record(key, inputs, call, kept)
         if entry is None:
-            return call(inputs)
+            result = call(inputs)
+            self._note(key, kept)  # now that it has run
+            return result
         with entry.lock, entry.recording.turn():
             for name, array in entry.inputs.items():
                 array[...] = inputs[name]
@@ -164,22 +167,30 @@ class Recordings:
             return entry
 
     def _is_worth_it(self, key: Hashable, kept: Sequence[Any]) -> bool:
-        """Count a run; whether there were enough of its kind."""
+        """Whether there were enough runs of this kind."""
         with self._lock:
             if self._closed or key in self._refused or self._most < 1:
                 return False
-            count, owners = self._seen.pop(key, (0, ()))
-            # An id comes back when its object is gone: then the run is another one.
-            same = len(owners) == len(kept)
-            if not (same and all(o() is each for o, each in zip(owners, kept, strict=True))):
-                count = 0
+            return self._count(key, kept) >= self._patience
+
+    def _note(self, key: Hashable, kept: Sequence[Any]) -> None:
+        """Count a run."""
+        with self._lock:
+            count = self._count(key, kept) + 1
             try:
-                self._seen[key] = (count + 1, tuple(weakref.ref(each) for each in kept))
-            except TypeError:
-                return False  # what may change or vanish unnoticed is not recorded
+                self._seen[key] = (count, tuple(weakref.ref(each) for each in kept))
+            except TypeError:  # what may change or vanish unnoticed is not recorded
+                return
+            self._seen.move_to_end(key)
             while len(self._seen) > _SEEN:
                 self._seen.popitem(last=False)
-            return count >= self._patience
+
+    def _count(self, key: Hashable, kept: Sequence[Any]) -> int:
+        """Return the number of runs on the same objects: an id comes back when one is gone."""
+        count, owners = self._seen.get(key, (0, ()))
+        same = len(owners) == len(kept)
+        same = same and all(owner() is each for owner, each in zip(owners, kept, strict=True))
+        return count if same else 0
 
     def _record(
         self,
@@ -195,12 +206,15 @@ class Recordings:
             own = {name: array.copy() for name, array in inputs.items()}
             try:
                 recording, outputs = self._recorder.record(lambda: call(own))
-            except StofError:
-                raise
-            except Exception as error:  # of CUDA or CuPy, which have no common base
+            # Of CUDA, CuPy or an operator that cannot be captured. If it is the caller's mistake,
+            # the run that follows says so.
+            except Exception as error:
                 with self._lock:
-                    first = not self._refused
-                    self._refused.add(key)
+                    first = not self._warned
+                    self._warned = True
+                    self._refused[key] = True
+                    while len(self._refused) > _SEEN:
+                        self._refused.popitem(last=False)
                 if first:
                     warnings.warn(
                         f"a run could not be recorded as a CUDA graph ({error}); such runs are "
