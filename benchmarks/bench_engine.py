@@ -110,3 +110,81 @@ def bench_transformers(
     got = model(*placed).float().cpu().numpy()
     np.testing.assert_allclose(got, expected, atol=TOLERANCE[backend])
     record(benchmark, batch, seq, lambda: model(*placed))
+
+
+BACKENDS = [
+    pytest.param(backend, id=backend, marks=pytest.mark.gpu if backend == "cuda" else ())
+    for backend in DTYPES
+]
+
+
+@pytest.mark.parametrize("how", ["packed", "padded"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def bench_ragged(benchmark: Any, backend: str, how: str) -> None:
+    """Sequences of 10 to 512 tokens, as a list and as a padded batch, found equal first."""
+    engine, rng = ours(backend), np.random.default_rng(0)
+    lengths = rng.integers(10, 513, 4 if backend == "numpy" else 64)
+    lengths[0] = 512
+    ids = tokens(len(lengths), 512)
+    listed = [row[:n] for row, n in zip(ids, lengths, strict=True)]
+    padded = engine.run(ids, lengths=lengths)
+    for row, alone, n in zip(padded, engine.run(listed), lengths, strict=True):
+        np.testing.assert_allclose(
+            alone.astype(np.float32), row[:n].astype(np.float32), atol=TOLERANCE[backend]
+        )
+    benchmark.extra_info["mean_length"] = float(lengths.mean())
+    # Results come back as NumPy arrays, which waits for the GPU.
+    calls = {
+        "packed": lambda: engine.run(listed),
+        "padded": lambda: engine.run(ids, lengths=lengths),
+    }
+    record(benchmark, 1, int(lengths.sum()), calls[how])
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "launched"])
+@pytest.mark.parametrize(("batch", "seq"), MINILM_BATCHES["gpu"])
+@pytest.mark.gpu
+def bench_cuda_graphs(benchmark: Any, batch: int, seq: int, graphs: bool) -> None:
+    """What one launch a run is worth."""
+    import cupy
+
+    engine = TransformerEngine(minilm(), backend="cuda", dtype="float16", cuda_graphs=graphs)
+    ids, stream = cupy.asarray(tokens(batch, seq)), cupy.cuda.get_current_stream()
+
+    def run() -> None:
+        engine.run(ids)
+        stream.synchronize()
+
+    record(benchmark, batch, seq, run)
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def bench_first_result(benchmark: Any, backend: str, tune: str, tmp_path: Any) -> None:
+    """From weights to the first result: kernels in the cache, schemes in it from the second on."""
+    from stof_cupy.fusion.store import SchemeStore
+    from stof_cupy.models.checkpoint import read_checkpoint
+    from stof_cupy.runtime import Options, Program
+
+    checkpoint, ids = read_checkpoint(minilm()), tokens(8, 512)
+    store = SchemeStore(tmp_path)
+
+    def first() -> None:
+        from stof_cupy import models
+
+        model = models.build(checkpoint.config, checkpoint.tensors)
+        options = Options(tune=tune, store=store)
+        program = Program(model.graph, backend=backend, options=options)
+        inputs = {"ids": ids, "token_types": np.zeros_like(ids)}
+        if backend == "cuda":
+            import cupy
+
+            inputs = {name: cupy.asarray(array) for name, array in inputs.items()}
+        out = program.run(inputs)["hidden"]
+        if backend == "cuda":
+            out.get()
+        program.close()
+
+    benchmark.pedantic(first, rounds=4)
+    times = benchmark.stats.stats.data
+    benchmark.extra_info |= {"first_s": times[0], "again_s": float(np.median(times[1:]))}
