@@ -275,6 +275,9 @@ def _open(
         with mending(Path(weights)):
             checkpoint = read_checkpoint(Path(weights))
         chosen = checkpoint.config if config is None else config
+        if chosen is None:
+            expected = "a mapping, because no config.json is beside the file"
+            raise ConfigError(mismatch("config", None, expected))
         return chosen, checkpoint.tensors, checkpoint.tokenizer_path
     if not isinstance(weights, Mapping):
         expected = "the path of a checkpoint or a mapping of arrays"

@@ -128,7 +128,10 @@ def open_gguf(path: Path) -> GgufFile:
         raise CheckpointError(mismatch(f"{path}: alignment", alignment, "a power of two"))
     start = -(-cursor.at // alignment) * alignment
     body = data[start:]
-    tensors = {name: _reader(gguf, path, body, name, *rest) for name, *rest in facts}
+    tensors = {
+        name: _reader(gguf, path, body, name, shape, kind, offset)
+        for name, shape, kind, offset in facts
+    }
     return GgufFile(fields, tensors)
 
 

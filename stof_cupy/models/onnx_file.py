@@ -75,7 +75,7 @@ def _module(node: Any) -> str:
 
 def _value(onnx: Any, raw: dict[str, Any], name: str) -> Array:
     try:
-        array: Array = onnx.numpy_helper.to_array(raw[name])
+        array = np.asarray(onnx.numpy_helper.to_array(raw[name]))
         if not name.endswith("_quantized"):
             return array
         stem = name.removesuffix("_quantized")
@@ -86,7 +86,7 @@ def _value(onnx: Any, raw: dict[str, Any], name: str) -> Array:
         if f"{stem}_zero_point" in raw:
             zero = onnx.numpy_helper.to_array(raw[f"{stem}_zero_point"])
             values -= zero.astype(np.float32)
-        return values * scale
+        return np.asarray(values * scale)
     except (ValueError, TypeError) as bad:
         if isinstance(bad, WeightError):
             raise
