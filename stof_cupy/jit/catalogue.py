@@ -287,8 +287,9 @@ def catalogue() -> tuple[KernelSpec, ...]:
         for tile, epilogue in product(GEMM_TILES, epilogues):
             specs.append(gemm_sm80(dtype, tile, **epilogue))
         specs += [layer_norm(dtype), rms_norm(dtype), embedding(dtype), kv_cache(dtype)]
-        specs += [rotary(dtype, interleaved) for interleaved in (False, True)]
-        specs += [elementwise(dtype, op) for op in _FUNCTORS]
+        often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
+        specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
+    specs += [rotary("float16", True), elementwise("float16", "mul")]
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -99,7 +101,7 @@ def rotary(
     half = len(np.asarray(frequency))
     angle = np.asarray(positions, np.float32)[..., None] * np.asarray(frequency, np.float32)
     turn = magnitude * np.exp(1j * angle.astype(np.float64))[:, None]
-    step = np.s_[: 2 * half : 2], np.s_[1 : 2 * half : 2]
+    step: Any = np.s_[: 2 * half : 2], np.s_[1 : 2 * half : 2]
     if not interleaved:
         step = np.s_[:half], np.s_[half : 2 * half]
     turned = (out[..., step[0]] + 1j * out[..., step[1]]) * turn
