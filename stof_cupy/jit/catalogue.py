@@ -289,7 +289,6 @@ def catalogue() -> tuple[KernelSpec, ...]:
         specs += [layer_norm(dtype), rms_norm(dtype), embedding(dtype), kv_cache(dtype)]
         often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
         specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
-    specs += [rotary("float16", True), elementwise("float16", "mul")]
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]
