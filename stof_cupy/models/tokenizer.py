@@ -88,6 +88,11 @@ class Tokenizer:
                 rows[i] = self._backend.post_process(cut).ids
         return rows
 
+    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """Return the text of each list of ids, special tokens left out."""
+        texts: list[str] = self._backend.decode_batch([list(row) for row in rows])
+        return texts
+
 
 def _strings(texts: Iterable[str]) -> list[str]:
     """Return `texts`, of which a generator is one form, as a list of valid strings."""
