@@ -6,6 +6,7 @@ It opens, places and runs; everything else is done by the rooms below.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,6 +107,8 @@ class TransformerEngine(TextTasks):
         self.config = dict(checked)
         self.graph: Graph = fuse_epilogues(self._model.graph)
         self._text = None
+        self._others: dict[str, Executor] = {}
+        self._lock = threading.Lock()
         self._executor = Executor(
             self.graph, backend=target.backend, dtype=target.dtype, device=target.device
         )
@@ -170,6 +173,20 @@ class TransformerEngine(TextTasks):
         size = sum(array.size for array in self.graph.constants.values()) / 1e6
         head = f"{self.config['model_type']}, {size:.1f} M weights, on {self._target}"
         return f"{head}\n{self.graph.show()}"
+
+    def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one of the model's graphs; those beside :attr:`graph` are made when first used."""
+        if graph is self._model.graph:
+            return self._executor.run(inputs)
+        with self._lock:
+            executor = self._others.get(graph.name)
+            if executor is None:
+                fused = fuse_epilogues(graph)
+                executor = Executor(
+                    fused, backend=self.backend, dtype=self.dtype, device=self.device
+                )
+                self._others[graph.name] = executor
+        return executor.run(inputs)
 
     def _forward(
         self,

@@ -27,6 +27,7 @@ FAMILIES: dict[str, str] = {
     "gpt2": "stof_cupy.models.gpt2",
     "llama": "stof_cupy.models.llama",
     "gemma3_text": "stof_cupy.models.gemma3",
+    "t5": "stof_cupy.models.t5",
 }
 """``config["model_type"]`` -> the module of the family.
 
@@ -83,10 +84,15 @@ class Model:
         Width of the hidden states.
     heads : int
         Of every attention: what masks per head have to fit.
-    kind : {"encoder", "decoder"}
-        A decoder can generate.
+    kind : {"encoder", "decoder", "encoder-decoder"}
+        The last two can generate.
     layer_masks : tuple of LayerMask
         One a layer, where layers have masks of their own.
+    bridge, decoder : Graph or None, Model or None
+        Of an encoder-decoder, whose `graph` is the encoder: from its ``hidden`` to the inputs
+        ``cross_k.0`` and so on of the decoder, which takes ``source_lengths`` too.
+    start : int
+        The token that its decoder begins with.
     """
 
     graph: Graph
@@ -97,6 +103,9 @@ class Model:
     heads: int
     kind: str = "encoder"
     layer_masks: tuple[LayerMask, ...] = ()
+    bridge: Graph | None = None
+    decoder: Model | None = None
+    start: int = 0
 
 
 def build(

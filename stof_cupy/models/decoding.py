@@ -6,7 +6,7 @@ sequence's length and overwritten by its next tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
-from stof_cupy.graph import Executor
+from stof_cupy.graph import Graph
 from stof_cupy.masks import as_masks
 from stof_cupy.models import LayerMask, Model
-from stof_cupy.models.inputs import masks_of
+from stof_cupy.models.inputs import masks_of, model_inputs
 from stof_cupy.models.sampling import Sampler
 from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import pad
@@ -27,9 +27,13 @@ __all__ = ["check_prompts", "generate", "listed", "stop_tokens"]
 Ints = NDArray[np.int32]
 
 
+Run = Callable[[Graph, Mapping[str, Any]], dict[str, Any]]
+"""Runs one of a model's graphs on inputs that lie where they are needed."""
+
+
 def generate(
     model: Model,
-    executor: Executor,
+    run: Run,
     target: Target,
     prompts: Sequence[Sequence[int]],
     *,
@@ -43,9 +47,9 @@ def generate(
     Parameters
     ----------
     model : Model
-        A decoder.
-    executor : Executor
-        Of its graph, on `target`.
+        A decoder or an encoder-decoder.
+    run : callable
+        ``(graph, inputs) -> outputs``, on `target`.
     target : Target
         Has to be active.
     prompts : sequence of sequence of int
@@ -57,8 +61,14 @@ def generate(
     emit : callable, optional
         Called as ``emit(sequence, token)`` for each new token.
     """
-    session = Session(model, executor, target, len(prompts), _capacity(prompts, max_new_tokens))
     ids, lengths = pad(prompts)
+    given: dict[str, Any] = {}
+    if model.decoder is not None:
+        given = _read_source(model, run, target, ids, lengths)
+        model, ids = model.decoder, np.full((len(prompts), 1), model.start, np.int32)
+        lengths = np.ones(len(prompts), np.int32)
+    capacity = int(lengths.max()) + max_new_tokens
+    session = Session(model, run, target, len(prompts), capacity, given)
     out: list[list[int]] = [[] for _ in prompts]
     going = np.ones(len(prompts), bool)
     logits = session.prefill(ids, lengths)
@@ -77,22 +87,41 @@ def generate(
     return out
 
 
+def _read_source(
+    model: Model, run: Run, target: Target, ids: Ints, lengths: NDArray[np.int32]
+) -> dict[str, Any]:
+    """Return what the decoder of an encoder-decoder is told of its source."""
+    given = model_inputs(model, target, ids, lengths, None, None)
+    hidden = run(model.graph, given)["hidden"]
+    bridge: Any = model.bridge
+    return {**run(bridge, {"hidden": hidden}), "source_lengths": given["lengths"]}
+
+
 class Session:
     """The caches of a batch of sequences, and how far each has come.
 
     Parameters
     ----------
-    model, executor, target
-        As in :func:`generate`.
+    model, run, target
+        As in :func:`generate`; the model is a decoder.
     batch : int
     capacity : int
         The most tokens of a sequence.
+    given : mapping of str to array
+        Further inputs of each run.
     """
 
     def __init__(
-        self, model: Model, executor: Executor, target: Target, batch: int, capacity: int
+        self,
+        model: Model,
+        run: Run,
+        target: Target,
+        batch: int,
+        capacity: int,
+        given: Mapping[str, Any],
     ) -> None:
-        self._model, self._executor, self._target = model, executor, target
+        self._model, self._graph_run, self._target = model, run, target
+        self._given = given
         dtype = as_dtype(target.dtype) if target.device is not None else np.dtype(np.float32)
         self._caches = {
             name: target.xp.zeros((batch, node.shape[1], capacity, node.shape[3]), dtype)
@@ -152,12 +181,9 @@ class Session:
             "lengths": None if lengths is None else put(lengths),
             **{name: cache[:, :, :keys] for name, cache in self._caches.items()},
             **masks,
+            **self._given,
         }
-        return self._executor.run(given)["logits"][:, 0]
-
-
-def _capacity(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
-    return max(len(prompt) for prompt in prompts) + max_new_tokens
+        return self._graph_run(self._model.graph, given)["logits"][:, 0]
 
 
 def listed(prompts: Any) -> list[Any]:
@@ -195,7 +221,7 @@ def check_prompts(
     ArgumentError, ShapeError
         If a prompt is empty, too long, or has an id outside the vocabulary.
     """
-    if model.kind != "decoder":
+    if model.kind == "encoder":
         raise UnsupportedError(mismatch("model", f"an {model.kind}", "one that generates text"))
     if type(max_new_tokens) is not int or max_new_tokens < 1:
         raise ArgumentError(mismatch("max_new_tokens", max_new_tokens, "a positive integer"))
@@ -206,7 +232,8 @@ def check_prompts(
         if bad := [token for token in row if not 0 <= token < model.vocab_size]:
             expected = f"ids from 0 to {model.vocab_size - 1}"
             raise ArgumentError(mismatch(f"prompts[{i}]", bad[0], expected))
-        if len(row) + max_new_tokens > model.max_positions:
+        new = max_new_tokens if model.kind == "decoder" else 0
+        if len(row) + new > model.max_positions:
             got = f"{len(row)} tokens and {max_new_tokens} new ones"
             expected = f"at most {model.max_positions} positions"
             raise ShapeError(mismatch(f"prompts[{i}]", got, expected))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.graph import Executor
+from stof_cupy.graph import Graph
 from stof_cupy.models import Model, decoding
 from stof_cupy.models.inputs import lower_mask
 from stof_cupy.models.packaged import mending
@@ -30,9 +30,12 @@ class TextTasks:
     device: int | None
     _model: Model
     _target: Target
-    _executor: Executor
     _tokenizer_path: Path | None
     _text: tuple[Tokenizer, SentenceConfig] | None
+
+    def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one of the model's graphs."""
+        raise NotImplementedError
 
     def _forward(self, ids: Any, lengths: Any, mask: Any) -> Any:
         """Return the hidden states; padding is 0."""
@@ -156,7 +159,7 @@ class TextTasks:
         ends = decoding.stop_tokens(stop, self.config)
         with self._target.active():
             tokens = decoding.generate(
-                self._model, self._executor, self._target, rows,
+                self._model, self._run, self._target, rows,
                 max_new_tokens=max_new_tokens, sampler=sampler, stop=ends, emit=emit,
             )  # fmt: skip
         return self._read_text()[0].decode(tokens) if is_text else tokens

@@ -95,3 +95,25 @@ DECODERS: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},
     },
 }
+
+T5 = {
+    "model_type": "t5",
+    "d_model": 48,
+    "d_kv": 10,
+    "d_ff": 64,
+    "num_heads": 4,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "vocab_size": 83,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "feed_forward_proj": "relu",
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+
+SEQ2SEQ: dict[str, dict[str, Any]] = {
+    "t5": T5,
+    "t5-gated": {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
