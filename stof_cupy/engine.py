@@ -18,8 +18,8 @@ from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import fuse_epilogues
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.interop import export_array, import_array
-from stof_cupy.models.inputs import model_inputs
-from stof_cupy.models.opening import open_weights
+from stof_cupy.models.inputs import image_inputs, model_inputs
+from stof_cupy.models.opening import checkpoint_folder, open_weights
 from stof_cupy.models.progress import bar
 from stof_cupy.models.target import Target
 from stof_cupy.models.tasks import TextTasks
@@ -100,6 +100,7 @@ class TransformerEngine(TextTasks):
         self._target = target = Target.choose(backend, dtype, device)
         self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
         checked, tensors, self._tokenizer_path = open_weights(weights, config)
+        self._folder = checkpoint_folder(weights)
         # On NumPy weights stay what they are, in the file if they can: it computes in float32.
         wanted = None if target.device is None else as_dtype(target.dtype)
         with bar(len(tensors), progress, unit="weight", title="reading") as shown:
@@ -128,7 +129,9 @@ class TransformerEngine(TextTasks):
         Parameters
         ----------
         x : array of int, (batch, seq)
-            Token ids: NumPy, CuPy or any DLPack array, or nested lists.
+            Token ids: NumPy, CuPy or any DLPack array, or nested lists. An image encoder takes
+            pixels instead, float (batch, channels, height, width), normalised; sides are multiples
+            of its patch.
         lengths : array of int, (batch,), optional
             Sequence i is ``x[i, :lengths[i]]``; what follows is padding, attended by nothing.
             Default: all of it.
@@ -149,7 +152,8 @@ class TransformerEngine(TextTasks):
         Returns
         -------
         array of `dtype`, (batch, seq, hidden) or (batch, seq, vocabulary)
-            Of the kind and on the device of `x`; 0 at padding.
+            Of the kind and on the device of `x`; 0 at padding. The first state of an image is its
+            class token's.
 
         Raises
         ------
@@ -167,6 +171,11 @@ class TransformerEngine(TextTasks):
         with self._target.active():
             result = self._forward(ids, lengths, mask, token_types, layer_masks, output)
             return export_array(result, origin)
+
+    def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
+        vision: Any = self._model.vision
+        given = image_inputs(self._model, vision, self._target, pixels, mask, layer_masks)
+        return self._executor.run(given)["hidden"]
 
     def explain(self) -> str:
         """Return as text what a run does: where, in which type, and the graph's nodes."""
@@ -198,6 +207,8 @@ class TransformerEngine(TextTasks):
         output: str = "hidden",
     ) -> Any:
         """Check the inputs, run the graph, clear the padding."""
+        if self._model.vision is not None:
+            return self._see(ids, mask, layer_masks)
         inputs = model_inputs(
             self._model, self._target, ids, lengths, mask, token_types,
             layer_masks=layer_masks, logits=output == "logits",

