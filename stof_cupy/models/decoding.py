@@ -222,7 +222,8 @@ def check_prompts(
         If a prompt is empty, too long, or has an id outside the vocabulary.
     """
     if model.kind not in ("decoder", "encoder-decoder"):
-        raise UnsupportedError(mismatch("model", f"one of kind {model.kind!r}", "one that generates text"))
+        got = f"one of kind {model.kind!r}"
+        raise UnsupportedError(mismatch("model", got, "one that generates text"))
     if type(max_new_tokens) is not int or max_new_tokens < 1:
         raise ArgumentError(mismatch("max_new_tokens", max_new_tokens, "a positive integer"))
     rows = [[int(token) for token in prompt] for prompt in prompts]

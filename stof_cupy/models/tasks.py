@@ -199,7 +199,8 @@ class TextTasks:
         """
         vision = self._model.vision
         if vision is None:
-            raise UnsupportedError(mismatch("model", f"one of kind {self._model.kind!r}", "one of images"))
+            got = f"one of kind {self._model.kind!r}"
+            raise UnsupportedError(mismatch("model", got, "one of images"))
         check_batch_size(batch_size)
         root = None if self._folder is None else self._folder / "preprocessor_config.json"
         pixels = pixels_of(images, vision, ImageConfig.read(root), size or 16 * vision.patch)
@@ -225,6 +226,10 @@ class TextTasks:
         if not 1 <= max_length <= most:
             raise ArgumentError(mismatch("max_length", max_length, f"an integer from 1 to {most}"))
         return tokenizer(sentences, int(max_length))
+
+    def detokenize(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """Return the text of each list of token ids, special tokens left out."""
+        return self._read_text()[0].decode([list(row) for row in rows])
 
     def _read_text(self) -> tuple[Tokenizer, SentenceConfig]:
         """Return what turns text into ids and hidden states into vectors, read when first used."""

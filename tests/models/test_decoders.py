@@ -178,7 +178,7 @@ def test_an_encoder_does_not_generate():
     config |= {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2}
     config |= {"intermediate_size": 16, "vocab_size": 30, "type_vocab_size": 2}
     engine = engine_of(config | {"max_position_embeddings": 6})
-    with pytest.raises(UnsupportedError, match="kind .encoder"):
+    with pytest.raises(UnsupportedError, match=r"kind .encoder"):
         engine.generate([[1]])
     with pytest.raises(ArgumentError, match="no head"):
         engine.run([[1]], output="logits")

@@ -138,7 +138,7 @@ def test_bad_images(call, error, match):
 
 
 def test_a_language_model_has_no_features():
-    with pytest.raises(UnsupportedError, match="kind .decoder"):
+    with pytest.raises(UnsupportedError, match=r"kind .decoder"):
         engine_of(GPT2).features([IMAGE])
 
 
