@@ -100,7 +100,7 @@ def example_inputs(graph: Graph, site: Site) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {}
     for name, node in graph.inputs.items():
-        if name in site.inputs or node.dtype in ("mask", "lengths"):
+        if name in site.inputs or node.dtype in ("mask", "lengths", "cache"):
             inputs[name] = site.inputs.get(name)
             continue
         shape = bound(node.shape, site.sizes)

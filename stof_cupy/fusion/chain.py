@@ -26,6 +26,12 @@ ROWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gelu": ("x",),
         "scale": ("x",),
         "softmax": ("x",),
+        "rms_norm": ("x",),
+        "mul": ("x", "y"),
+        "gated": ("x", "y"),
+        "silu": ("x",),
+        "relu": ("x",),
+        "softcap": ("x",),
     }
 )
 """Operators that compute each row from the same row of these ports, and from all of the others.

@@ -96,7 +96,17 @@ _MATRIX: Mapping[str, Callable[[Node, Mapping[str, int]], float]] = MappingProxy
 """Operators made of matrix products, and their flops."""
 
 _VECTOR: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"gelu": (12, 4), "layer_norm": (8, 6), "softmax": (10, 6), "embedding": (3, 3)}
+    {
+        "gelu": (12, 4),
+        "layer_norm": (8, 6),
+        "softmax": (10, 6),
+        "embedding": (3, 3),
+        "rms_norm": (4, 4),
+        "gated": (12, 5),
+        "silu": (8, 4),
+        "softcap": (8, 4),
+        "rotary": (6, 4),
+    }
 )
 """Others: flops an element, and how often NumPy passes over the data. Default: 1 and 1."""
 
@@ -114,7 +124,7 @@ def work(node: Node, sizes: Mapping[str, int], itemsize: int) -> Work:
         return Work(_MATRIX[node.op](node, sizes), True, reads, size(node))
     elements = math.prod(bound(node.shape, sizes))
     flops, passes = _VECTOR.get(node.op, (1, 1))
-    if node.op == "embedding":  # reads rows of its tables, not all of them
+    if node.op in ("embedding", "take_rows"):  # which read rows, not all of them
         reads = (elements * itemsize,)
     return Work(flops * elements, False, reads, elements * itemsize, passes)
 

@@ -136,7 +136,7 @@ def _build_rows(
             for each, array in given.items()
         }
         to: Array = None if out is None else out.reshape(rows, out.shape[-1])
-        for start in range(0, rows, count):
+        for start in range(0, max(rows, 1), count):  # none of rows is a block of none
             part = slice(start, start + count)
             values: dict[Node | None, Array] = {None: None}
             values.update((e, a[part] if by_rows[e] else a) for e, a in flat.items())

@@ -14,13 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.graph import Graph, Node
+from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Replacement, substitute
 
 __all__ = ["STRIDED", "gemm_of_matmul", "merge_products", "scale_into_weights"]
 
 STRIDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"attention": ("q", "k", "v"), "split_heads": ("x",), "columns": ("x",)}
+    {
+        "attention": ("q", "k", "v"),
+        "split_heads": ("x",),
+        "columns": ("x",),
+        "rotary": ("x",),
+        "rms_norm": ("x",),
+        "kv_cache": ("x",),
+    }
 )
 """By operator: ports that take rows with anything between them, at no cost.
 
@@ -82,9 +90,13 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
 def _takes_strides(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
     """Whether all that reads `node` takes any strides."""
     return node in readers and all(
-        port in STRIDED.get(user.op, ()) and (user.kind != "view" or _takes_strides(user, readers))
+        port in STRIDED.get(user.op, ()) and (not _passes_on(user) or _takes_strides(user, readers))
         for user, port in readers[node]
     )
+
+
+def _passes_on(node: Node) -> bool:
+    return node.kind == "view" or node.op in PASSED_ON
 
 
 def _merged(graph: Graph, group: Sequence[Node]) -> dict[Node, Replacement]:

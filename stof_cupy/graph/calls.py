@@ -7,12 +7,14 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from stof_cupy.graph import meaning, primitives
+from stof_cupy.graph.calls_decoder import DECODER_CALLS
 from stof_cupy.ops.attention import attention
 from stof_cupy.ops.elementwise import add, gelu
 from stof_cupy.ops.embedding import embedding
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.norm import layer_norm
+from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["CALLS"]
 
@@ -39,12 +41,20 @@ def _attention(
     v: Array,
     mask: Any,
     lengths: Array | None,
+    table: Array | None,
     *,
     scale: float | None,
     softcap: float | None,
+    bidirectional: bool,
+    max_distance: int,
     out: Array | None = None,
 ) -> Array:
-    return attention(q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths, out=out)
+    bias = None
+    if table is not None:
+        bias = RelativeBias(table, bidirectional=bidirectional, max_distance=max_distance)
+    return attention(
+        q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths, bias=bias, out=out
+    )
 
 
 def _embedding(
@@ -82,6 +92,7 @@ CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
         "softmax": primitives.softmax,
         "transpose": primitives.transpose,
         "columns": primitives.columns,
+        **DECODER_CALLS,
     }
 )
 """How each operator is run, on NumPy and on CuPy arrays: inputs by position, attrs by keyword.

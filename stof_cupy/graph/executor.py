@@ -174,7 +174,9 @@ class Executor:
             By input name: NumPy arrays, or CuPy arrays on the executor's device. Floats may be of
             any float type, int and lengths inputs of any integer type. A mask is anything that
             `masks.as_masks` takes: one for all, or with leading axes that broadcast to the (batch,
-            heads) of every attention that reads it. Masks and lengths may be None or absent.
+            heads) of every attention that reads it. Masks, lengths and caches may be None or
+            absent. A cache is an array of the type that values between operators have (see
+            `dtype`), which the run writes to.
         observe : callable, optional
             Called as ``observe(node, array)`` after every operator; an array it returns takes the
             place of the operator's result.

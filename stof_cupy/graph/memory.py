@@ -21,12 +21,14 @@ from stof_cupy.graph.registry import OPS
 
 __all__ = [
     "ALIGNMENT",
+    "PASSED_ON",
     "PLACES",
     "MemoryPlan",
     "Place",
     "Slot",
     "bound",
     "describe",
+    "is_placed",
     "plan_memory",
 ]
 
@@ -44,10 +46,13 @@ class Place:
         Ports whose operand it may overwrite with its result.
     order : tuple of int
         Order in which the result's axes lie in memory; empty: as they are.
+    most_axes : int
+        Results of more axes are not placed: their order would be that of the operand.
     """
 
     in_place: tuple[str, ...] = ()
     order: tuple[int, ...] = ()
+    most_axes: int = 4
 
 
 PLACES: Mapping[str, Place] = MappingProxyType(
@@ -59,9 +64,24 @@ PLACES: Mapping[str, Place] = MappingProxyType(
         "add": Place(in_place=("x",)),
         "gelu": Place(in_place=("x",)),
         "embedding": Place(),
+        "rms_norm": Place(in_place=("x",), most_axes=3),
+        "mul": Place(in_place=("x",)),
+        "gated": Place(in_place=("x",)),
+        "silu": Place(in_place=("x",)),
+        "relu": Place(in_place=("x",)),
+        "softcap": Place(in_place=("x",)),
     }
 )
 """The operators whose call takes ``out=``; the others allocate their results."""
+
+
+PASSED_ON = ("kv_cache",)
+"""Operators that are no views, whose result may all the same be their first operand."""
+
+
+def is_placed(node: Node) -> bool:
+    """Whether the result of `node` can be written to memory that is given."""
+    return node.op in PLACES and len(node.shape) <= PLACES[node.op].most_axes
 
 
 @dataclass(frozen=True)
@@ -167,7 +187,8 @@ def plan_memory(
     >>> print(plan_memory(g, {"seq": 10}, 4))
     3 values in 2,560 bytes, 33% of the 7,680 they have together; 2 in place
     """
-    missing = sorted(set(graph.dims) & {d for n in graph.nodes() for d in n.shape} - sizes.keys())
+    placed = filter(is_placed, graph.nodes())
+    missing = sorted({d for n in placed for d in n.shape if isinstance(d, str)} - sizes.keys())
     if missing:
         raise GraphError(mismatch(f"size of {missing[0]!r}", "none", "a number"))
     if steps is None:
@@ -182,7 +203,7 @@ def plan_memory(
     buffers: dict[Node, _Buffer] = {}
     in_place: dict[Node, Node] = {}
     for number, (node, operands) in enumerate(steps):
-        if node.op not in PLACES or owner[node] in kept:
+        if not is_placed(node) or owner[node] in kept:
             continue
         size = -(-math.prod(bound(node.shape, sizes)) * itemsize // ALIGNMENT) * ALIGNMENT
         taken = _overwritten(node, operands, number, owner, last, buffers)
@@ -217,7 +238,7 @@ def _owners(graph: Graph) -> dict[Node, Node]:
     """Return for every node the one whose memory it is in: itself, or what it views."""
     owner: dict[Node, Node] = {}
     for node in graph.nodes():
-        viewed = node.inputs[0] if node.kind == "view" else None
+        viewed = node.inputs[0] if node.kind == "view" or node.op in PASSED_ON else None
         owner[node] = node if viewed is None else owner[viewed]
     return owner
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import Model, shown
+from stof_cupy.models.fields import INERT
 
 if TYPE_CHECKING:
     from stof_cupy.graph import Graph, Node
     from stof_cupy.models.weights import Weights
 
-__all__ = ["UNUSED", "BertConfig", "build"]
+__all__ = ["PREFIX", "UNUSED", "BertConfig", "build"]
 
 _GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 """``hidden_act`` -> the `approximate` of the gelu op."""
@@ -33,25 +34,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 }
 """Fields that change the mathematics, with the values that leave it as it is here."""
 
-_INERT = """
-_name_or_path architectures attention_probs_dropout_prob bos_token_id chunk_size_feed_forward
-classifier_dropout directionality dtype eos_token_id finetuning_task gradient_checkpointing
-hidden_dropout_prob id2label initializer_range label2id num_labels output_attentions
-output_hidden_states output_past pad_token_id pooler_fc_size pooler_num_attention_heads
-pooler_num_fc_layers pooler_size_per_head pooler_type problem_type return_dict sep_token_id
-tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version use_cache
-_attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
-_experts_implementation_internal _num_labels _output_attentions _post_init_done
-attn_implementation cross_attention_hidden_size decoder_start_token_id task_specific_params
-tf_legacy_loss tie_encoder_decoder use_bfloat16
-
-bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
-encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
-forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
-num_beams num_return_sequences output_scores prefix remove_invalid_values repetition_penalty
-return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
-"""
-"""Fields that do not change hidden states at inference; the second part is text generation's."""
+PREFIX = "bert."
 
 UNUSED = ("embeddings.position_ids", "pooler.*", "cls.*", "classifier.*", "qa_outputs.*")
 """Weights of parts after the hidden states."""
@@ -108,7 +91,7 @@ class BertConfig:
                     f"a multiple of config['num_attention_heads'] = {sizes['num_attention_heads']}",
                 )
             )
-        known = {*cls.__dataclass_fields__, *_FIXED, *_INERT.split()}
+        known = {*cls.__dataclass_fields__, *_FIXED, *INERT.split()}
         unknown = sorted(set(config) - known, key=str)
         if unknown:
             raise ConfigError(

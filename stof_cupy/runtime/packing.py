@@ -22,8 +22,8 @@ from stof_cupy.masks import BsrMask, as_mask, document, from_spec
 __all__ = ["ANYWHERE", "POSITIONS", "pack_graph", "packed_mask", "positions"]
 
 ANYWHERE = frozenset({
-    "add", "attention", "columns", "embedding", "gelu", "gemm", "layer_norm", "merge_heads",
-    "scale", "split_heads",
+    "add", "attention", "columns", "embedding", "gated", "gelu", "gemm", "layer_norm",
+    "merge_heads", "mul", "relu", "rms_norm", "scale", "silu", "softcap", "split_heads",
 })  # fmt: skip
 """Operators whose result for a token depends on no index, positions of `embedding` aside."""
 
@@ -63,7 +63,7 @@ def _can_be_packed(node: Node) -> bool:
         return node.dtype in ("mask", "lengths") or node.shape[:2] == ("batch", "seq")
     if node.op not in ANYWHERE:
         return False
-    if node.op == "add":  # of every token with its own row, or with one that is for all
+    if node.op in ("add", "mul"):  # of every token with its own row, or with one that is for all
         y = node.inputs[1]
         return y is not None and (len(y.shape) == 1 or y.shape == node.shape)
     if node.op == "attention":
@@ -89,13 +89,15 @@ def _with_inputs(graph: Graph) -> Graph:
 
 def _packed(node: Node) -> Replacement | None:
     if node.op == "attention":
-        q, k, v, mask, _ = node.inputs
+        q, k, v, mask, _, *others = node.inputs
 
         def attention(graph: Graph, new: tuple[Node | None, ...]) -> Node:
             seen = graph.inputs[DOCUMENTS] if new[3] is None else new[3]
-            return graph.apply("attention", *new[:3], seen, **dict(node.attrs))
+            # Relative biases go by distance, which within a sequence is what it was.
+            operands = (*new[:3], seen, None, *new[4:])
+            return graph.apply("attention", *operands, **dict(node.attrs))
 
-        return Replacement((q, k, v, mask), attention)
+        return Replacement((q, k, v, mask, *others), attention)
     if node.op == "embedding" and node.inputs[2] is not None:
         ports = [port.name for port in OPS["embedding"].ports]
 

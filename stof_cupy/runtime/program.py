@@ -97,8 +97,9 @@ class Program:
         self.options = options = options or Options()
         self.graph = structured(graph)
         self._uploads: dict[str, Array] = {} if uploads is None else uploads
-        inputs = self.graph.inputs.items()
-        self._arrays = frozenset(name for name, node in inputs if node.dtype != "mask")
+        kinds = {name: node.dtype for name, node in self.graph.inputs.items()}
+        self._arrays = {name for name, kind in kinds.items() if kind != "mask"}
+        self._caches = {name for name, kind in kinds.items() if kind == "cache"}
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
         self._lock = threading.RLock()
@@ -154,7 +155,7 @@ class Program:
             tuple(others),
         )
         with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
-            stay = all(value is finish or stays(value) for value in kept)
+            stay = all(v is finish or stays(v) for v in kept) and not self._writes(inputs)
             if self._recordings is None or not stay or is_capturing(self.device):
                 return call(ready.plain, arrays)
             return self._recordings.run(key, arrays, recorded, kept)
@@ -211,9 +212,8 @@ class Program:
             if self._recordings is not None:
                 self._recordings.close()
             packed, self._packed = self._packed, [None]
-        for each in packed:
-            if each is not None:
-                each.close()
+        for each in filter(None, packed):
+            each.close()
 
     def packed(self) -> Program | None:
         """Return the program for sequences one after another, on the same weights.
@@ -241,6 +241,10 @@ class Program:
         """Whether runs of equal shapes are recorded."""
         return self._recordings is not None
 
+    def _writes(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether a run writes to an array that it is given: then it cannot be run on a copy."""
+        return any(inputs.get(name) is not None for name in self._caches)
+
     def _give_up(self, ready: Ready, inputs: Mapping[str, Any]) -> int:
         """Free what can be made again, and return the bytes that a run needs."""
         if self._recordings is not None:
@@ -250,7 +254,8 @@ class Program:
     def _for(self, inputs: Mapping[str, Any]) -> Ready:
         """Return what runs such inputs, made when their class of shapes is first met."""
         sizes = sizes_of(self.graph, inputs)
-        tunes = self.options.tune != "off"
+        # Caches grow by a token a run: no class of shapes is worth a search.
+        tunes = self.options.tune != "off" and not self._writes(inputs)
         key = tuple(shapes_class(sizes).values()) if tunes else ()
         with self._lock:
             if self._closed:
@@ -259,10 +264,10 @@ class Program:
             if ready is None:
                 missing = set(self.graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
-                ready = self._ready[key] = self._made(known, inputs)
+                ready = self._ready[key] = self._made(known, inputs, tunes)
             return ready
 
-    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any]) -> Ready:
+    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any], tunes: bool) -> Ready:
         facts = None
         if self.device is not None:
             from stof_cupy.jit import device
@@ -287,9 +292,9 @@ class Program:
             tuned = tune(
                 self.graph,
                 site,
-                options.tune,
+                options.tune if tunes else "off",
                 seconds=options.tune_seconds,
-                store=None if options.tune == "off" else options.store or SchemeStore(),
+                store=options.store or SchemeStore() if tunes else None,
                 watch=options.watch,
             )
             return Ready.of(tuned, site)

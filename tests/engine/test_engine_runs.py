@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from stof_cupy import TransformerEngine, masks
-from stof_cupy.engine.lists import is_list
-from stof_cupy.engine.padding import SMALL, bucket
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.graph.recorder import Recordings
+from stof_cupy.models.lists import is_list
+from stof_cupy.runtime.padding import SMALL, bucket
 from stof_cupy.terminal import Progress
 from tests.runtime.fake import FakeRecorder
 
@@ -75,8 +75,8 @@ def test_lists_of_lists_and_of_nothing(engine) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"lengths": [1, 2]}, ArgumentError, "lengths: got an array, expected None"),
-        ({"out": np.zeros(3)}, ArgumentError, "out: got an array"),
+        ({"lengths": [1, 2]}, ArgumentError, "lengths: got a value, expected None"),
+        ({"out": np.zeros(3)}, ArgumentError, "out: got a value"),
         ({"mask": np.ones((3, 3), bool)}, ArgumentError, "mask: got ndarray, expected a spec"),
         ({"mask": "nonsense"}, ArgumentError, "mask"),
         ({"token_types": [[0, 1]]}, ShapeError, "token_types: got 1 sequences, expected 2 as x"),
@@ -182,7 +182,7 @@ def test_tuned_engines_compute_the_same(
     tune, weights, config, ids, engine, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("stof_cupy.engine.core.Options", lambda **o: options(seconds=0.5, **o))
+    monkeypatch.setattr("stof_cupy.engine.Options", lambda **o: options(seconds=0.5, **o))
     tuned = TransformerEngine(weights, config=config, backend="numpy", tune=tune, progress=True)
     lengths = np.array([131, 70, 1])
     for mask in (None, "longformer:w=3,g=2"):

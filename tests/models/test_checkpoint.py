@@ -96,8 +96,8 @@ def test_missing_weights_name_what_is_there_instead(root):
     (root / "model.safetensors").unlink()
     with pytest.raises(CheckpointNotFoundError, match=r"model\.safetensors"):
         read_checkpoint(root)
-    (root / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(CheckpointNotFoundError, match=r"pytorch_model\.bin is not read"):
+    (root / "some.gguf").write_bytes(b"")
+    with pytest.raises(CheckpointNotFoundError, match=r"the path of some\.gguf"):
         read_checkpoint(root)
 
 

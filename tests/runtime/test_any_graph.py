@@ -22,7 +22,10 @@ HEADS, DIM = 2, 3
 WIDTH = HEADS * DIM
 
 
-KINDS = ("gemm", "matmul", "bias", "gelu", "add", "norm", "scale", "cut", "split", "spell")
+KINDS = (
+    *("gemm", "matmul", "bias", "gelu", "add", "norm", "scale", "cut", "split", "spell"),
+    *("rms_norm", "mul", "gated", "silu", "relu", "softcap", "turned"),
+)
 
 
 def array(name: str, *shape: int) -> Any:
@@ -41,6 +44,8 @@ def graphs(draw: Any) -> Graph:
     mask, lengths = g.input("mask", ("seq", "seq"), "mask"), g.input("n", ("batch",), "lengths")
     rows: list[Node] = [g.input("x", ("batch", "seq", WIDTH), "float")]
     heads: list[Node] = []
+    cap = g.constant("cap", np.full(WIDTH, 2, np.float32))
+    at = g.input("at", ("batch", "seq"), "int")
     wide, vector = g.constant("wide", WIDE), g.constant("vector", VECTOR)
     weights = [g.constant(name, values) for name, values in WEIGHTS.items()]
     for _ in range(draw(st.integers(2, 12))):
@@ -65,6 +70,16 @@ def graphs(draw: Any) -> Graph:
             rows.append(g.add(x, y))
         elif kind == "norm":
             rows.append(g.layer_norm(x, vector, vector, eps=0.1))
+        elif kind == "rms_norm":
+            rows.append(g.rms_norm(x, vector, eps=0.1))
+        elif kind == "mul":
+            rows.append(g.mul(x, draw(st.sampled_from([vector, y]))))
+        elif kind == "gated":
+            rows.append(g.gated(x, y))
+        elif kind in ("silu", "relu"):
+            rows.append(g.apply(kind, x))
+        elif kind == "softcap":
+            rows.append(g.softcap(x, cap))
         elif kind == "scale":
             rows.append(g.scale(x, factor=draw(st.sampled_from([0.5, 1.0, -1.5]))))
         elif kind == "cut":
@@ -72,7 +87,10 @@ def graphs(draw: Any) -> Graph:
             rows.append(g.columns(g.gemm(x, wide), start=start, stop=start + WIDTH))
         else:
             q, k, v = (g.split_heads(draw(st.sampled_from([x, y])), heads=HEADS) for _ in range(3))
-            if kind == "split":
+            if kind == "turned":  # as decoders do, without a cache
+                q, k = (g.rotary(each, at, frequency=(1.0, 0.1)[: DIM // 2]) for each in (q, k))
+                k, v = g.kv_cache(k, at), g.kv_cache(v, at)
+            if kind in ("split", "turned"):
                 seen = draw(st.sampled_from([None, mask]))
                 made = g.attention(q, k, v, seen, draw(st.sampled_from([None, lengths])))
             else:
@@ -96,6 +114,7 @@ def feeds(batch: int, seq: int, seed: int) -> dict[str, Any]:
         "x": rng.standard_normal((batch, seq, WIDTH)).astype(np.float32) / 2,
         "mask": rng.random((seq, seq)) < 0.6,
         "n": rng.integers(0, seq + 1, batch),
+        "at": rng.integers(0, 99, (batch, seq)),
     }
 
 

@@ -205,3 +205,22 @@ def test_explain_shows_graph_and_recordings() -> None:
     text = program.explain()
     assert "tune='off'" in text and "1 recorded runs in 1.0 MiB, replayed 2 times" in text
     assert "memory at batch 2, seq 21: " in text and "in place" in text
+
+
+def test_a_run_that_writes_to_its_inputs_is_not_run_on_copies(store: SchemeStore) -> None:
+    g = Graph("cached", ("batch", "seq", "keys"))
+    x = g.split_heads(g.input("x", ("batch", "seq", WIDTH), "float"), heads=2)
+    at = g.input("at", ("batch", "seq"), "int")
+    cache = g.input("cache", ("batch", 2, "keys", WIDTH // 2), "cache")
+    keys = g.kv_cache(x, at, cache)
+    g.output("y", g.merge_heads(g.attention(x, keys, keys)))
+    options = Options(tune="fast", record=True, recorder=FakeRecorder(), store=store)
+    program = Program(g, options=options)
+    held = np.zeros((1, 2, 9, WIDTH // 2), np.float32)
+    for step in range(6):
+        row = np.random.default_rng(step).standard_normal((1, 1, WIDTH)).astype(np.float32)
+        given = {"x": row, "at": np.array([[step]]), "cache": held[:, :, : step + 1]}
+        exact = meaning.evaluate(g, given)["y"]
+        np.testing.assert_allclose(program.run(given)["y"], exact, atol=1e-5)
+        assert held[0, :, step].any() and not held[0, :, step + 1 :].any()
+    assert not options.recorder.made and len(program._ready) == 1  # type: ignore[union-attr]

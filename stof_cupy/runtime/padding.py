@@ -44,12 +44,14 @@ def padded_to(inputs: Mapping[str, Any], seq: int) -> dict[str, Any]:
 
 def clear_padding(inputs: Mapping[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:
     """Put 0 where there is padding; part of the run, so that it is recorded with it."""
-    hidden, lengths = outputs["hidden"], inputs["lengths"]
-    xp = _namespace(hidden)
-    kept = xp.arange(hidden.shape[1], dtype=np.int32) < lengths[:, None]
-    # As bits: NaN times 0 would not be 0, and 0 is 0 in every type.
-    bits = hidden.view(f"u{hidden.itemsize}")
-    bits *= kept[:, :, None]
+    lengths, seq = inputs["lengths"], inputs["ids"].shape[1]
+    xp = _namespace(lengths)
+    kept = (xp.arange(seq, dtype=np.int32) < lengths[:, None])[:, :, None]
+    for array in outputs.values():
+        if array.ndim == 3 and array.shape[1] == seq:
+            # As bits: NaN times 0 would not be 0, and 0 is 0 in every type.
+            bits = array.view(f"u{array.itemsize}")
+            bits *= kept
     return outputs
 
 

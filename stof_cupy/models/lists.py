@@ -37,7 +37,12 @@ def is_list(x: Any) -> bool:
 
 
 def run_list(
-    engine: Any, program: Program | None, x: Sequence[Any], mask: Any, token_types: Any
+    engine: Any,
+    program: Program | None,
+    x: Sequence[Any],
+    mask: Any,
+    token_types: Any,
+    output: str = "hidden",
 ) -> list[Any]:
     """Return the hidden states of each sequence, ``(length, hidden)``; see `TransformerEngine.run`.
 
@@ -46,7 +51,7 @@ def run_list(
     engine : TransformerEngine
     program : Program or None
         For packed sequences; None: they are run one by one.
-    x, mask, token_types
+    x, mask, token_types, output
         As the engine is given them.
     """
     model, target = engine._model, engine._target
@@ -59,15 +64,23 @@ def run_list(
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None:
             ids, lengths = _tokens(x, "x", model.vocab_size - 1, target)
-            types = _types(token_types, lengths, ids, model, target)
-            parts = [
-                engine._forward(ids[:, span], None, mask, types[:, span])[0] if n else nothing
-                for span, n in zip(_spans(lengths), lengths, strict=True)
+            spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
+            kinds: list[Any] = [None] * len(spans)
+            if token_types is not None:
+                types = _types(token_types, lengths, ids, model, target)
+                kinds = [types[:, span] for span in spans]
+            made = [
+                engine._forward(ids[:, span], None, mask, kind, None, output)[0]
+                for span, kind in zip(spans, kinds, strict=True)
             ]
+            if made:
+                nothing = made[0][:0]
+            rest = iter(made)
+            parts = [next(rest) if n else nothing for n in lengths]
         else:
             inputs, counted = _packed_inputs(model, program, target, x, mask, token_types)
             lengths = list(counted)
-            hidden = program.run(inputs)["hidden"][0] if sum(lengths) else nothing
+            hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
             parts = [hidden[span] for span in _spans(lengths)]
         pairs = zip(parts, origins, strict=True)
         return [export_array(part, origin or known) for part, origin in pairs]

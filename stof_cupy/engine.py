@@ -1,0 +1,266 @@
+"""The engine: a checkpoint in, hidden states, logits, sentence vectors or text out.
+
+It opens, places and runs; everything else is done by the rooms below.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from stof_cupy import models
+from stof_cupy.dtypes import as_dtype
+from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.fusion import fuse_epilogues
+from stof_cupy.graph import Graph
+from stof_cupy.interop import export_array, import_array
+from stof_cupy.models.inputs import image_inputs, model_inputs
+from stof_cupy.models.inspection import Inspection
+from stof_cupy.models.lists import is_list, run_list
+from stof_cupy.models.opening import checkpoint_folder, open_weights
+from stof_cupy.models.progress import bar
+from stof_cupy.models.target import Target
+from stof_cupy.models.tasks import TextTasks
+from stof_cupy.runtime import Options, Program
+from stof_cupy.runtime.padding import SMALL, bucket, clear_padding, padded_to, written
+from stof_cupy.terminal import Progress
+
+__all__ = ["TransformerEngine"]
+
+
+class TransformerEngine(TextTasks, Inspection):
+    """Runs a Transformer from its weights, with any attention mask.
+
+    Parameters
+    ----------
+    weights : path or mapping
+        A Hugging Face style directory (``config.json``, ``model.safetensors`` or
+        ``pytorch_model.bin``, sharded or not, ``tokenizer.json``), a ``.gguf`` file, an ``.onnx``
+        file together with `config`, or the weights by their Hugging Face names, as NumPy or DLPack
+        arrays, together with `config`.
+        On NumPy float32 arrays are used where they are, not copied: do not change them afterwards.
+    config : mapping, optional
+        The fields of ``config.json``; replaces the directory's own.
+    backend : {"auto", "cuda", "numpy"}
+        ``"auto"`` is CUDA if there is a GPU, unless ``STOF_BACKEND`` says otherwise.
+    device : int, optional
+        The CUDA device; default: CuPy's current one.
+    dtype : {"float16", "bfloat16", "float32"} or dtype, optional
+        Of weights and hidden states. Default float16 on CUDA, float32 on NumPy, which computes in
+        float32 whatever `dtype` is.
+    progress : bool
+        Show a progress bar on stderr while weights are read and schemes are tuned.
+    tune : {"off", "fast", "full"}
+        Whether to search for what runs as one, for seconds or minutes, when a class of shapes is
+        first met; what is found is kept on disk. ``"off"``: the rewrites that need no search.
+    cuda_graphs : bool
+        Whether runs of equal shapes are launched as one CUDA graph, which holds device memory.
+
+    Attributes
+    ----------
+    backend, dtype : str
+    device : int or None
+        None on NumPy.
+    config : dict
+    graph : Graph
+        What a run executes where nothing is tuned.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint is missing or unreadable, or a config field or weight is missing,
+        unexpected or wrong.
+    UnsupportedError
+        If the model family, the GPU, or `dtype` on this backend is not supported.
+    DeviceError
+        If CUDA is asked for and there is no such device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stof_cupy import masks, models
+    >>> config = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+    >>> config |= {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}
+    >>> config |= {"intermediate_size": 16, "vocab_size": 30, "type_vocab_size": 2}
+    >>> config |= {"max_position_embeddings": 6}
+    >>> weights = models.random_weights(config)
+    >>> engine = TransformerEngine(weights, config=config, backend="numpy")
+    >>> x = np.array([[3, 1, 4], [1, 5, 0]])
+    >>> hidden = engine.run(x, lengths=np.array([3, 2]), mask="sliding:w=1")
+    >>> hidden.shape, hidden.dtype, hidden[1, 2].any()
+    ((2, 3, 8), dtype('float32'), np.False_)
+    >>> per_head = masks.stack([masks.causal(3), masks.sliding_window(3, window=1)])
+    >>> engine.run(x, mask=per_head).shape
+    (2, 3, 8)
+    """
+
+    def __init__(
+        self,
+        weights: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        config: Mapping[str, Any] | None = None,
+        backend: str = "auto",
+        device: int | None = None,
+        dtype: Any = None,
+        progress: bool = False,
+        tune: str = "off",
+        cuda_graphs: bool = True,
+    ) -> None:
+        self._bar = Progress("tuning") if progress else None
+        record = None if cuda_graphs else False
+        self._options = Options(tune=tune, record=record, watch=self._bar)
+        self._target = target = Target.choose(backend, dtype, device)
+        self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
+        checked, tensors, self._tokenizer_path = open_weights(weights, config)
+        self._folder = checkpoint_folder(weights)
+        # On NumPy weights stay what they are, in the file if they can: it computes in float32.
+        wanted = None if target.device is None else as_dtype(target.dtype)
+        with bar(len(tensors), progress, unit="weight", title="reading") as shown:
+            self._model = models.build(checked, tensors, dtype=wanted, taken=shown.update)
+        self.config = dict(checked)
+        self._text = None
+        self._others: dict[str, Program] = {}
+        self._lock = threading.Lock()
+        self._program = self._prepared(self._model.graph)
+        self.graph: Graph = fuse_epilogues(self._program.graph)
+
+    def _prepared(self, graph: Graph) -> Program:
+        target = self._target
+        return Program(
+            graph,
+            backend=target.backend,
+            dtype=target.dtype,
+            device=target.device,
+            options=self._options,
+        )
+
+    def run(
+        self,
+        x: Any,
+        *,
+        lengths: Any = None,
+        mask: Any = None,
+        token_types: Any = None,
+        layer_masks: Mapping[int, Any] | None = None,
+        output: str = "hidden",
+        out: Any = None,
+    ) -> Any:
+        """Return the last hidden states, or the logits, of a batch of token ids.
+
+        Parameters
+        ----------
+        x : array of int, (batch, seq)
+            Token ids: NumPy, CuPy or any DLPack array, or nested lists. Or a list of sequences of
+            any lengths, each a 1-D array or a list: they are packed, not padded, where the model
+            can be, and the results are those of each alone. An image encoder takes
+            pixels instead, float (batch, channels, height, width), normalised; sides are multiples
+            of its patch.
+        lengths : array of int, (batch,), optional
+            Sequence i is ``x[i, :lengths[i]]``; what follows is padding, attended by nothing.
+            Default: all of it.
+        mask : BsrMask, MaskStack, Pattern, bool array, scipy sparse, str or callable, optional
+            Who attends to whom, (seq, seq), True = may; the same in all layers. A MaskStack or bool
+            array may have leading axes that broadcast to (batch, heads): (batch, 1) is a mask per
+            sequence, (1, heads) or (heads,) one per head. A string is a spec such as
+            ``"sliding:w=64"`` (:func:`stof_cupy.masks.from_spec`); a callable is given seq and
+            returns any of the others but a string. Where the model itself masks (a decoder what
+            comes later, Gemma what is far), that stays masked. Default: all may.
+        token_types : array of int, (batch, seq), optional
+            Default 0.
+        layer_masks : mapping of int to mask, optional
+            For single layers, what takes the place of the model's own mask.
+        output : {"hidden", "logits"}
+            The logits are those of a language model.
+        out : array of `dtype`, optional
+            NumPy or DLPack: where to write the result. Not for a list of sequences.
+
+        Returns
+        -------
+        array of `dtype`, (batch, seq, hidden) or (batch, seq, vocabulary)
+            Of the kind and on the device of `x`; 0 at padding. `out` if that is given. The first
+            state of an image is its class token's. For a list of sequences a list, of arrays
+            (length, hidden).
+
+        Raises
+        ------
+        DTypeError
+            If `x`, `lengths` or `token_types` are not arrays of integers.
+        ShapeError, MaskError
+            If shapes do not fit each other or the model's heads, or seq is more than the model
+            has positions.
+        ArgumentError
+            If a token id, type or length is out of its range, the model has no such output,
+            `lengths` or `out` come with a list of sequences, or the engine is closed.
+        OutOfMemoryError
+            If the device cannot hold what lies between the operators.
+        """
+        if output not in ("hidden", "logits"):
+            raise ArgumentError(mismatch("output", repr(output), "'hidden' or 'logits'"))
+        if is_list(x):
+            for name, value in (("lengths", lengths), ("out", out), ("layer_masks", layer_masks)):
+                if value is not None:
+                    raise ArgumentError(mismatch(name, "a value", "None with a list of sequences"))
+            return run_list(self, self._program.packed(), x, mask, token_types, output)
+        ids, origin = import_array(x, "x")
+        with self._target.active():
+            result = self._forward(ids, lengths, mask, token_types, layer_masks, output)
+            return export_array(result, origin) if out is None else written(result, out)
+
+    def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
+        vision: Any = self._model.vision
+        given = image_inputs(self._model, vision, self._target, pixels, mask, layer_masks)
+        return self._ran(self._program, given, None)["hidden"]
+
+    def close(self) -> None:
+        """Free the weights and recorded runs; the engine cannot be used after it."""
+        with self._lock:
+            programs, self._others = [self._program, *self._others.values()], {}
+        for program in programs:
+            program.close()
+
+    def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one of the model's graphs; those beside :attr:`graph` are made when first used."""
+        if graph is self._model.graph:
+            return self._ran(self._program, inputs, None)
+        with self._lock:
+            program = self._others.get(graph.name)
+            if program is None:
+                program = self._others[graph.name] = self._prepared(graph)
+        return self._ran(program, inputs, None)
+
+    def _ran(self, program: Program, inputs: Mapping[str, Any], finish: Any) -> dict[str, Any]:
+        try:
+            return program.run(inputs, finish=finish)
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+
+    def _forward(
+        self,
+        ids: Any,
+        lengths: Any,
+        mask: Any,
+        token_types: Any = None,
+        layer_masks: Mapping[int, Any] | None = None,
+        output: str = "hidden",
+    ) -> Any:
+        """Check the inputs, run the graph, clear the padding."""
+        if self._model.vision is not None:
+            return self._see(ids, mask, layer_masks)
+        inputs = model_inputs(
+            self._model, self._target, ids, lengths, mask, token_types,
+            layer_masks=layer_masks, logits=output == "logits",
+        )  # fmt: skip
+        batch, seq = inputs["ids"].shape
+        whole = bucket(seq, self._model.max_positions)
+        # Small runs are bound by launches: better a few idle tokens than a recording a length.
+        plain = set(inputs) == {"ids", "token_types", "mask", "lengths"} and mask is None
+        if self._program.records and plain and batch * whole <= SMALL and whole != seq:
+            inputs = padded_to(inputs, whole)
+        finish = None if inputs.get("lengths") is None else clear_padding
+        result = self._ran(self._program, inputs, finish)[output]
+        if result.shape[1] == seq:
+            return result
+        return self._target.xp.ascontiguousarray(result[:, :seq])
