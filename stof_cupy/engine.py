@@ -122,6 +122,7 @@ class TransformerEngine(TextTasks):
         mask: Any = None,
         token_types: Any = None,
         layer_masks: Mapping[int, Any] | None = None,
+        global_tokens: Any = None,
         output: str = "hidden",
     ) -> Any:
         """Return the last hidden states, or the logits, of a batch of token ids.
@@ -146,6 +147,9 @@ class TransformerEngine(TextTasks):
             Default 0.
         layer_masks : mapping of int to mask, optional
             For single layers, what takes the place of the model's own mask.
+        global_tokens : int, sequence of int, or bool array (batch, seq), optional
+            Of a Longformer: how many tokens at the start attend to all and are attended by all, or
+            their positions, or flags. Default: none.
         output : {"hidden", "logits"}
             The logits are those of a language model.
 
@@ -169,7 +173,9 @@ class TransformerEngine(TextTasks):
             raise ArgumentError(mismatch("output", repr(output), "'hidden' or 'logits'"))
         ids, origin = import_array(x, "x")
         with self._target.active():
-            result = self._forward(ids, lengths, mask, token_types, layer_masks, output)
+            result = self._forward(
+                ids, lengths, mask, token_types, layer_masks, output, global_tokens
+            )
             return export_array(result, origin)
 
     def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
@@ -205,13 +211,14 @@ class TransformerEngine(TextTasks):
         token_types: Any = None,
         layer_masks: Mapping[int, Any] | None = None,
         output: str = "hidden",
+        global_tokens: Any = None,
     ) -> Any:
         """Check the inputs, run the graph, clear the padding."""
         if self._model.vision is not None:
             return self._see(ids, mask, layer_masks)
         inputs = model_inputs(
             self._model, self._target, ids, lengths, mask, token_types,
-            layer_masks=layer_masks, logits=output == "logits",
+            layer_masks=layer_masks, logits=output == "logits", global_tokens=global_tokens,
         )  # fmt: skip
         hidden = self._executor.run(inputs)[output]
         if lengths is not None:
