@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import Model, shown
 from stof_cupy.models.fields import INERT
@@ -203,7 +205,7 @@ class BertLayers:
             )
         )
         if scale is not None:
-            words = words * words.dtype.type(scale)
+            words = words.astype(np.float32) * np.float32(scale)
         x = g.embedding(
             ids,
             g.constant("embeddings.word_embeddings.weight", words),
