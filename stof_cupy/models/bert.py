@@ -37,6 +37,9 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 
 PREFIX = "bert."
 
+_HEAD = "cls.predictions"
+"""The head that guesses masked tokens; its output is there where its weights are."""
+
 UNUSED = ("embeddings.position_ids", "pooler.*", "cls.*", "classifier.*", "qa_outputs.*")
 """Weights of parts after the hidden states."""
 
@@ -142,7 +145,8 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     from stof_cupy.graph import Graph
 
     c = BertConfig.parse(config)
-    graph = Graph("bert")
+    head = weights.has(f"{_HEAD}.transform.dense.weight")
+    graph = Graph("bert", ("batch", "seq", "picked") if head else ("batch", "seq"))
     layers = BertLayers(graph, weights, c)
     x = layers.embeddings()
     mask = graph.input("mask", ("seq", "seq"), "mask")
@@ -150,6 +154,8 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     for i in range(c.num_hidden_layers):
         x = layers.encoder(f"encoder.layer.{i}", x, mask, lengths)
     graph.output("hidden", x)
+    if head:
+        graph.output("logits", layers.head(x))
     return Model(
         graph,
         vocab_size=c.vocab_size,
@@ -236,6 +242,16 @@ class BertLayers:
         h = g.gelu(h, approximate=_GELU[c.hidden_act])
         y = self.linear(f"{name}.output.dense", h, c.hidden_size, c.intermediate_size)
         return self.norm(f"{name}.output.LayerNorm", g.add(y, x))
+
+    def head(self, x: Node) -> Node:
+        """Return the logits of the rows asked for: what tokens a masked one may be."""
+        c, g = self.config, self.graph
+        picked = g.take_rows(x, g.input("rows", ("batch", "picked"), "int"))
+        y = self.linear(f"{_HEAD}.transform.dense", picked, c.hidden_size, c.hidden_size)
+        y = self.norm(f"{_HEAD}.transform.LayerNorm", g.gelu(y, approximate=_GELU[c.hidden_act]))
+        table = "embeddings.word_embeddings.weight"
+        y = g.gemm(y, g.constant(table, g.constants[table]))
+        return g.add(y, self.constant(f"{_HEAD}.bias", c.vocab_size))
 
     def encoder(self, name: str, x: Node, mask: Node, lengths: Node) -> Node:
         """Return a whole layer."""
