@@ -18,7 +18,7 @@ from stof_cupy.graph import Graph
 from stof_cupy.interop import export_array, import_array
 from stof_cupy.models.inputs import image_inputs, model_inputs
 from stof_cupy.models.inspection import Inspection
-from stof_cupy.models.lists import is_list, run_list
+from stof_cupy.models.lists import can_be_packed, is_list, run_list
 from stof_cupy.models.opening import checkpoint_folder, open_weights
 from stof_cupy.models.progress import bar
 from stof_cupy.models.target import Target
@@ -144,6 +144,7 @@ class TransformerEngine(TextTasks, Inspection):
         mask: Any = None,
         token_types: Any = None,
         layer_masks: Mapping[int, Any] | None = None,
+        global_tokens: Any = None,
         output: str = "hidden",
         out: Any = None,
     ) -> Any:
@@ -171,6 +172,9 @@ class TransformerEngine(TextTasks, Inspection):
             Default 0.
         layer_masks : mapping of int to mask, optional
             For single layers, what takes the place of the model's own mask.
+        global_tokens : int, sequence of int, or bool array (batch, seq), optional
+            Of a Longformer: how many tokens at the start attend to all and are attended by all, or
+            their positions, or flags. Default: none.
         output : {"hidden", "logits"}
             The logits are those of a language model.
         out : array of `dtype`, optional
@@ -199,13 +203,17 @@ class TransformerEngine(TextTasks, Inspection):
         if output not in ("hidden", "logits"):
             raise ArgumentError(mismatch("output", repr(output), "'hidden' or 'logits'"))
         if is_list(x):
-            for name, value in (("lengths", lengths), ("out", out), ("layer_masks", layer_masks)):
+            given = {"lengths": lengths, "out": out, "layer_masks": layer_masks}
+            for name, value in {**given, "global_tokens": global_tokens}.items():
                 if value is not None:
                     raise ArgumentError(mismatch(name, "a value", "None with a list of sequences"))
-            return run_list(self, self._program.packed(), x, mask, token_types, output)
+            program = self._program.packed() if can_be_packed(self._model) else None
+            return run_list(self, program, x, mask, token_types, output)
         ids, origin = import_array(x, "x")
         with self._target.active():
-            result = self._forward(ids, lengths, mask, token_types, layer_masks, output)
+            result = self._forward(
+                ids, lengths, mask, token_types, layer_masks, output, global_tokens
+            )
             return export_array(result, origin) if out is None else written(result, out)
 
     def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
@@ -245,18 +253,19 @@ class TransformerEngine(TextTasks, Inspection):
         token_types: Any = None,
         layer_masks: Mapping[int, Any] | None = None,
         output: str = "hidden",
+        global_tokens: Any = None,
     ) -> Any:
         """Check the inputs, run the graph, clear the padding."""
         if self._model.vision is not None:
             return self._see(ids, mask, layer_masks)
         inputs = model_inputs(
             self._model, self._target, ids, lengths, mask, token_types,
-            layer_masks=layer_masks, logits=output == "logits",
+            layer_masks=layer_masks, logits=output == "logits", global_tokens=global_tokens,
         )  # fmt: skip
         batch, seq = inputs["ids"].shape
         whole = bucket(seq, self._model.max_positions)
         # Small runs are bound by launches: better a few idle tokens than a recording a length.
-        plain = set(inputs) == {"ids", "token_types", "mask", "lengths"} and mask is None
+        plain = set(inputs) == {"ids", "token_types", "mask", "lengths"} and inputs["mask"] is None
         if self._program.records and plain and batch * whole <= SMALL and whole != seq:
             inputs = padded_to(inputs, whole)
         finish = None if inputs.get("lengths") is None else clear_padding

@@ -72,8 +72,6 @@ def read_feeds(
             feeds[name] = _mask(node, value, leads.get(name, []), sizes)
         else:
             feeds[name] = _array(node, value, float_dtype, device)
-            if node.dtype == "cache" and feeds[name] is not value:
-                raise DTypeError(mismatch(f"input {name!r}", dtype_name(value.dtype), float_dtype))
             _bind(node, feeds[name].shape, sizes)
     return feeds
 
@@ -115,6 +113,11 @@ def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | Non
         wanted = "floats" if float_like else "integers"
         raise DTypeError(mismatch(what, dtype_name(value.dtype), wanted))
     if node.dtype == "int":
+        return value
+    if node.dtype == "cache":
+        # It is written to, so a copy would not do.
+        if value.dtype != float_dtype:
+            raise DTypeError(mismatch(what, dtype_name(value.dtype), dtype_name(float_dtype)))
         return value
     if float_like:
         return value.astype(float_dtype, copy=False)

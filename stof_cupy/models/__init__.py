@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from stof_cupy.graph import Graph
     from stof_cupy.models.images import Vision
+    from stof_cupy.models.sparse import Request
 
 __all__ = ["FAMILIES", "LayerMask", "Model", "build", "random_weights", "shown"]
 
@@ -31,6 +32,8 @@ FAMILIES: dict[str, str] = {
     "t5": "stof_cupy.models.t5",
     "vit": "stof_cupy.models.vit",
     "dinov2": "stof_cupy.models.dinov2",
+    "longformer": "stof_cupy.models.longformer",
+    "big_bird": "stof_cupy.models.big_bird",
 }
 """``config["model_type"]`` -> the module of the family.
 
@@ -99,6 +102,8 @@ class Model:
         The token that its decoder begins with.
     vision : Vision or None
         How an image encoder makes its inputs of pixels.
+    feeds : callable or None
+        ``(model, request) -> inputs``: what makes the masks where a layer has more than one.
     """
 
     graph: Graph
@@ -113,6 +118,7 @@ class Model:
     decoder: Model | None = None
     start: int = 0
     vision: Vision | None = None
+    feeds: Callable[[Model, Request], dict[str, Any]] | None = None
 
 
 def build(

@@ -195,6 +195,8 @@ def listed(prompts: Any) -> list[Any]:
         If they are something else, one single text among it.
     """
     rows = [] if isinstance(prompts, str) or not np.iterable(prompts) else list(prompts)
+    # Lists, because what is looked at here may be an iterator.
+    rows = [row if isinstance(row, str) or not np.iterable(row) else list(row) for row in rows]
     texts = sum(isinstance(row, str) for row in rows)
     ids = sum(_are_ids(row) for row in rows)
     if not rows or len(rows) not in (texts, ids):
@@ -204,9 +206,7 @@ def listed(prompts: Any) -> list[Any]:
 
 
 def _are_ids(row: Any) -> bool:
-    if isinstance(row, str) or not np.iterable(row):
-        return False
-    return all(isinstance(token, (int, np.integer)) for token in row)
+    return isinstance(row, list) and all(isinstance(token, (int, np.integer)) for token in row)
 
 
 def check_prompts(

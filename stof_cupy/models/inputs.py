@@ -16,6 +16,7 @@ from stof_cupy.interop import import_array
 from stof_cupy.masks import BsrMask, DeviceMask, as_mask, as_masks, from_spec
 from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.images import Vision
+from stof_cupy.models.sparse import Request
 from stof_cupy.models.target import Target
 
 __all__ = ["host_arrays", "image_inputs", "lower_mask", "masks_of", "model_inputs"]
@@ -31,6 +32,7 @@ def model_inputs(
     *,
     layer_masks: Mapping[int, Any] | None = None,
     logits: bool = False,
+    global_tokens: Any = None,
 ) -> dict[str, Any]:
     """Return the inputs of ``model.graph`` on `target`; call it while the target is active.
 
@@ -63,7 +65,16 @@ def model_inputs(
         given["rows"] = xp.arange(batch * count, dtype=np.int32).reshape(batch, count)
     elif logits:
         raise ArgumentError(mismatch("output", "'logits'", "'hidden': the model has no head"))
-    return given | masks_of(model, target, mask, layer_masks, (batch, model.heads, seq, seq))
+    shape = (batch, model.heads, seq, seq)
+    if model.feeds is not None:
+        replaced = _layer_masks(model, target, layer_masks, shape)
+        taken = lower_mask(mask, shape, target)
+        request = Request(target, *shape[:3], lengths, taken, replaced, global_tokens)
+        return given | model.feeds(model, request)
+    if global_tokens is not None:
+        expected = "None: the model has no global tokens, a mask may have"
+        raise ArgumentError(mismatch("global_tokens", repr(global_tokens), expected))
+    return given | masks_of(model, target, mask, layer_masks, shape)
 
 
 def image_inputs(
@@ -108,12 +119,7 @@ def masks_of(
             expected = "None: all layers of this model have the same mask"
             raise ArgumentError(mismatch("layer_masks", "masks by layer", expected))
         return {"mask": lowered}
-    count = len(model.layer_masks)
-    replaced = {}
-    for layer, each in (layer_masks or {}).items():
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
-            raise ArgumentError(mismatch("layer_masks", repr(layer), f"layers 0 to {count - 1}"))
-        replaced[layer] = lower_mask(each, shape, target)
+    replaced = _layer_masks(model, target, layer_masks, shape)
     own = {each: _family_mask(each, shape[3]) for each in {*model.layer_masks}}
     made: dict[int, Any] = {}
     masks = {}
@@ -122,6 +128,22 @@ def masks_of(
         # Equal masks stay one object, which is lowered and uploaded once.
         masks[f"mask.{layer}"] = made.setdefault(id(base), _both(base, lowered))
     return masks
+
+
+def _layer_masks(
+    model: Model,
+    target: Target,
+    layer_masks: Mapping[int, Any] | None,
+    shape: tuple[int, int, int, int],
+) -> dict[int, Any]:
+    """Return the masks that a caller has for single layers, lowered."""
+    count = len(model.layer_masks)
+    replaced = {}
+    for layer, each in (layer_masks or {}).items():
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
+            raise ArgumentError(mismatch("layer_masks", repr(layer), f"layers 0 to {count - 1}"))
+        replaced[layer] = lower_mask(each, shape, target)
+    return replaced
 
 
 def _family_mask(mask: LayerMask, seq: int) -> BsrMask | None:

@@ -43,7 +43,7 @@ class Layers:
         name = f"{name}.weight"
         weight = self.weights.take(name, (size,))
         if plus:
-            weight = np.asarray(weight + weight.dtype.type(plus))
+            weight = np.asarray(weight.astype(np.float32) + np.float32(plus))
         return self.graph.rms_norm(x, self.graph.constant(name, weight), eps=eps)
 
     def head(self, hidden: Node, table: Node, vocab: int, *, tied: bool) -> Node:

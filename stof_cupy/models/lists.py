@@ -16,7 +16,7 @@ from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
 from stof_cupy.runtime.packing import DOCUMENTS, POSITIONS, packed_mask, positions
 
-__all__ = ["is_list", "run_list"]
+__all__ = ["can_be_packed", "is_list", "run_list"]
 
 
 def is_list(x: Any) -> bool:
@@ -34,6 +34,12 @@ def is_list(x: Any) -> bool:
     if all(hasattr(each, "shape") for each in x):
         return all(len(each.shape) == 1 for each in x)
     return all(isinstance(each, (list, tuple)) for each in x) and len({len(each) for each in x}) > 1
+
+
+def can_be_packed(model: Model) -> bool:
+    """Whether a model is told of tokens and one mask alone, and has no masks of its own."""
+    known = {"ids", "token_types", "mask", "lengths"}
+    return set(model.graph.inputs) <= known and model.feeds is None and not model.layer_masks
 
 
 def run_list(

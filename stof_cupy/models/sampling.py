@@ -53,7 +53,7 @@ class Sampler:
     def __call__(self, logits: Any) -> NDArray[np.int64]:
         """Return a token for each row of NumPy or CuPy logits (rows, vocab)."""
         if self.temperature == 0:
-            best: Any = logits.argmax(axis=-1)
+            best: Any = logits.astype(np.float32).argmax(axis=-1)  # CuPy's has no bfloat16
             return np.asarray(best if isinstance(best, np.ndarray) else best.get(), np.int64)
         host = logits if isinstance(logits, np.ndarray) else logits.get()
         return np.array([self._draw(row.astype(np.float64)) for row in host], np.int64)

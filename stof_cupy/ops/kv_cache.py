@@ -87,7 +87,9 @@ def _launch(x: Array, cache: Array, positions: Array) -> Array:
     with cupy.cuda.Device(device):
         run = kernel(spec_of(device_dtype("x", x)), device)
         if x.size:
-            blocks, fields = arguments(unit_last(x), cache, positions_of(positions))
+            # Named, because a copy has to live until the kernel has been launched.
+            given, places = unit_last(x), positions_of(positions)
+            blocks, fields = arguments(given, cache, places)
             run((blocks,), run.pack(**fields))
     return cache
 

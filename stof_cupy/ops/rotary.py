@@ -132,8 +132,9 @@ def _launch(
             out = empty_in_order_of(x, x.shape)
         if not out.size:
             return out
-        places = positions_of(positions)
-        blocks, fields = arguments(unit_last(x), places, unit_last(frequency), out, magnitude)
+        # Named, because a copy has to live until the kernel has been launched.
+        given, places, steps = unit_last(x), positions_of(positions), unit_last(frequency)
+        blocks, fields = arguments(given, places, steps, out, magnitude)
         run((blocks,), run.pack(**fields))
     return out
 

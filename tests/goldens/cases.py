@@ -140,3 +140,49 @@ IMAGES: dict[str, dict[str, Any]] = {
 }
 SIZES = ((28, 28), (42, 21))
 """Height and width: what the positions were made for, and another size."""
+
+LONGFORMER = {
+    "model_type": "longformer",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "vocab_size": 83,
+    "type_vocab_size": 1,
+    "max_position_embeddings": 4098,
+    "pad_token_id": 1,
+    "attention_window": [64, 128],
+}
+BIG_BIRD = {k: v for k, v in LONGFORMER.items() if k != "attention_window"}
+BIG_BIRD |= {
+    "model_type": "big_bird",
+    "hidden_act": "gelu_new",
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+    "block_size": 16,
+    "num_random_blocks": 2,
+}
+
+SPARSE: dict[str, dict[str, Any]] = {
+    "longformer": LONGFORMER,
+    "big_bird": BIG_BIRD,
+    "big_bird-bare": {
+        **BIG_BIRD,
+        "use_bias": False,
+        "rescale_embeddings": True,
+        "num_random_blocks": 3,
+        "block_size": 64,
+    },
+    "big_bird-full": {**BIG_BIRD, "attention_type": "original_full"},
+}
+
+RUNS: dict[str, dict[str, Any]] = {
+    "short": {"seq": 50, "lengths": [50, 31], "global_tokens": [0, 7]},
+    "1k": {"seq": 1000, "lengths": [1000, 777], "global_tokens": [0, 500]},
+    "4k": {"seq": 4096, "lengths": [4096, 9], "global_tokens": [0, 1, 2]},
+    "no globals": {"seq": 300, "lengths": [300, 300], "global_tokens": None},
+}
+KEPT_ROWS = 37
+"""Every so many rows of hidden states are kept."""

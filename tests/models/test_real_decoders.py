@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from stof_cupy import TransformerEngine
+from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import CheckpointNotFoundError
 from stof_cupy.models import zoo
+from stof_cupy.models.inputs import model_inputs
 from stof_cupy.models.packaged import fetch
+from stof_cupy.testing import assert_close, budget
 from tests.models.test_decoders import close
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -82,3 +85,32 @@ def test_gemma_reads_4096_tokens_through_its_windows(golden):
     close(hidden[511::512], golden["gemma3/long/hidden"])
     wide = engine.run(ids[None], layer_masks=dict.fromkeys(range(18), "causal"))[0]
     assert np.array_equal(wide[:512], hidden[:512]) and not np.allclose(wide, hidden, atol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["microformer", "smollm2"])
+def test_on_the_gpu_the_argmax_is_the_goldens_where_it_is_clear(name, dtype, golden):
+    # Teacher-forced on the golden tokens, where the first two logits are further apart than the
+    # budget allows them to move.
+    host = TransformerEngine(checkpoint(name), backend="numpy")
+    device = TransformerEngine(checkpoint(name), backend="cuda", dtype=dtype)
+    clear = 0
+    for i, ids in enumerate(prompts_of(golden, name)):
+        greedy = golden[f"{name}/{i}/greedy"]
+        row = np.array([[*ids, *greedy[:-1]]])
+        given = model_inputs(host._model, host._target, row, None, None, None, logits=True)
+        low = host._executor.run(
+            given, observe=lambda _, y: y.astype(as_dtype(dtype)).astype(np.float32)
+        )["logits"][0, len(ids) - 1 :]
+        exact = host.run(row, output="logits")[0, len(ids) - 1 :]
+        got = device.run(row, output="logits")[0, len(ids) - 1 :]
+        assert_close(got, exact, low.astype(as_dtype(dtype)))
+        top = np.sort(exact, axis=-1)[:, -2:]
+        allowed = 2 * budget(exact, low.astype(as_dtype(dtype)), as_dtype(dtype))
+        sure = top[:, 1] - top[:, 0] > allowed
+        clear += sure.sum()
+        assert np.array_equal(got.astype(np.float32).argmax(axis=-1)[sure], greedy[sure])
+    assert clear
+    said = device.generate(prompts_of(golden, name), max_new_tokens=16, stop=())
+    assert [len(tokens) for tokens in said] == [16] * 3

@@ -5,6 +5,9 @@ The kernels run compiled for the CPU (tests/masks/on_host.py), and on a GPU wher
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -235,6 +238,77 @@ def test_kv_cache_kernel(head_dim, dtype, where):
         blocks, fields = kv_cache.arguments(heads, cache, places)
         on_host.launch(decoder_kernels.kv_cache(dtype), (blocks, 1), **fields)
     assert np.array_equal(cache.view(np.uint16), expected.view(np.uint16))
+
+
+class OnHost(np.ndarray):
+    """A NumPy array that the launching code takes for one of CuPy."""
+
+    device = SimpleNamespace(id=0)
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[str]:
+    """Let the operators' own launching code run its kernels compiled for the CPU."""
+    names: list[str] = []
+
+    class Kernel:
+        def __init__(self, spec: Any, device: int) -> None:
+            self.spec = spec
+
+        def pack(self, **fields: Any) -> dict[str, Any]:
+            return fields
+
+        def __call__(self, grid: tuple[int, ...], fields: dict[str, Any]) -> None:
+            names.append(self.spec.name)
+            on_host.launch(self.spec, (*grid, 1), **fields)
+
+    stub = SimpleNamespace(
+        cuda=SimpleNamespace(Device=lambda _: nullcontext()),
+        ndarray=(),  # nothing is an array of CuPy's, for those who ask
+        empty=lambda shape, dtype: np.empty(shape, dtype).view(OnHost),
+        ascontiguousarray=np.ascontiguousarray,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", stub)
+    monkeypatch.setattr("stof_cupy.jit.launch.kernel", Kernel)
+    return names
+
+
+def layouts(x: np.ndarray) -> dict[str, np.ndarray]:
+    """Arrays equal to x (batch, heads, seq, dim) that lie differently in memory."""
+    wide = np.repeat(x, 2, axis=-1)
+    return {
+        "as it is": x.copy(),
+        "tokens first": np.ascontiguousarray(x.transpose(2, 0, 1, 3)).transpose(1, 2, 0, 3),
+        "heads split": np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3),
+        "every other": wide[..., ::2],
+        "part of a row": np.concatenate([x, x], axis=-1)[..., : x.shape[-1]],
+        "one batch": np.broadcast_to(x[:1], x.shape),
+    }
+
+
+@pytest.mark.parametrize("layout", list(layouts(np.zeros((1, 1, 1, 1)))))
+def test_launching_code_takes_every_layout(layout, launched):
+    g = rng(5)
+    x = layouts(random_array(g, (2, 3, 5, 24), "float16"))[layout].view(OnHost)
+    weight = random_array(g, (24,), "float16")
+    exact = reference.rms_norm(x, weight, eps=1e-5)
+    low = reference.rms_norm(x, weight, eps=1e-5, precision="float16")
+    assert_close(rms_norm._launch(x, weight, 1e-5, None), exact, low)
+    for out in layouts(poison(x.shape, np.float16))["as it is"], np.empty_like(x):
+        assert rms_norm._launch(x, weight, 1e-5, out) is out
+        assert_close(out, exact, low)
+    at = np.broadcast_to(np.arange(5), (2, 5))
+    frequency = np.float32([1, 0.3, 0.1, 0.03])
+    how: dict[str, Any] = {"interleaved": False, "magnitude": 1.0}
+    exact = reference.rotary(x, at, frequency)
+    low = reference.rotary(x, at, frequency, precision="float16")
+    got = rotary._launch(x, at.astype(np.int32), frequency, **how, out=None)
+    assert_close(got, exact, low)
+    assert_close(rotary._launch(x, at, frequency, **how, out=None), exact, low)
+    cache = np.zeros((2, 3, 40, 24), np.float16)[:, :, :9]
+    kv_cache._launch(x, cache, at)
+    assert np.array_equal(cache[:, :, :5], x) and not cache[:, :, 5:].any()
+    assert {*launched} == {"rms_norm_f16", "rotary_f16", "kv_cache_f16"}
 
 
 BINARY = {
