@@ -78,7 +78,7 @@ def _by_rows(nodes: Sequence[Node]) -> bool:
 def _row_settings(nodes: Sequence[Node], sizes: Sizes) -> tuple[Setting, ...]:
     rows = math.prod(bound(nodes[0].shape[:-1], sizes))
     # A block of all rows is no block; of more, the same.
-    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", rows),),)
+    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", max(rows, 1)),),)
 
 
 def _row_seconds(
@@ -136,7 +136,7 @@ def _build_rows(
             for each, array in given.items()
         }
         to: Array = None if out is None else out.reshape(rows, out.shape[-1])
-        for start in range(0, rows, count):
+        for start in range(0, max(rows, 1), count):  # none of rows is a block of none
             part = slice(start, start + count)
             values: dict[Node | None, Array] = {None: None}
             values.update((e, a[part] if by_rows[e] else a) for e, a in flat.items())
@@ -147,7 +147,7 @@ def _build_rows(
             if to is None:
                 to = np.empty((rows, made.shape[-1]), made.dtype)
             to[part] = made
-        return to.reshape(*shape, -1) if out is None else out
+        return to.reshape(*shape, to.shape[-1]) if out is None else out
 
     return run
 
