@@ -76,11 +76,9 @@ def _by_rows(nodes: Sequence[Node]) -> bool:
 
 
 def _row_settings(nodes: Sequence[Node], sizes: Sizes) -> tuple[Setting, ...]:
-    rows = math.prod(bound(nodes[0].shape[:-1], sizes))
+    rows = max(math.prod(bound(nodes[0].shape[:-1], sizes)), 1)
     # A block of all rows is no block; of more, the same.
-    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or (
-        (("rows", max(rows, 1)),),
-    )
+    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", rows),),)
 
 
 def _row_seconds(
@@ -149,7 +147,7 @@ def _build_rows(
             if to is None:
                 to = np.empty((rows, made.shape[-1]), made.dtype)
             to[part] = made
-        return to.reshape(*shape, -1) if out is None else out
+        return to.reshape(*shape, to.shape[-1]) if out is None else out
 
     return run
 

@@ -168,3 +168,21 @@ def test_tables_name_operators() -> None:
         assert set(ports) <= {port.name for port in OPS[op].ports}
     assert len({each.name for each in TEMPLATES}) == len(TEMPLATES)
     assert len({each.name for each in KERNELS}) == len(KERNELS)
+
+
+def test_a_run_of_no_rows() -> None:
+    chain = Chain(paper_stack(1))
+    site_sizes = {"batch": 2, "seq": 0}
+    _, nodes = lower_one(chain, 7, 10)
+    kernel = kernel_of(nodes, "numpy")
+    assert kernel is not None and kernel.build is not None
+    (setting,) = kernel.settings(nodes, site_sizes)
+    inputs = tuple(dict.fromkeys(e for n in nodes for e in n.inputs if e and e not in nodes))
+    run = kernel.build(nodes, inputs, setting)
+    arrays = [
+        np.ones(
+            [0 if dim == "seq" else 2 if dim == "batch" else dim for dim in each.shape], np.float32
+        )
+        for each in inputs
+    ]
+    assert run(*arrays).shape == (2, 0, WIDTH)
