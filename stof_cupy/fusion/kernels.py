@@ -76,9 +76,9 @@ def _by_rows(nodes: Sequence[Node]) -> bool:
 
 
 def _row_settings(nodes: Sequence[Node], sizes: Sizes) -> tuple[Setting, ...]:
-    rows = math.prod(bound(nodes[0].shape[:-1], sizes))
+    rows = max(math.prod(bound(nodes[0].shape[:-1], sizes)), 1)
     # A block of all rows is no block; of more, the same.
-    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", max(rows, 1)),),)
+    return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", rows),),)
 
 
 def _row_seconds(
