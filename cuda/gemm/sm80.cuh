@@ -6,10 +6,8 @@
 // of B in L2.
 #pragma once
 
-#include "epilogue/activate.cuh"
-#include "epilogue/bias.cuh"
-#include "epilogue/chain.cuh"
-#include "epilogue/residual.cuh"
+#include "epilogue/stages.cuh"
+#include "gemm/raster.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
@@ -23,6 +21,9 @@ struct Sm80 {
   static constexpr int kK = 32;
   static constexpr int kStages = 3;
   static constexpr int kRowGroup = 8;
+  static constexpr int kHalves = Epilogue::kHalves;
+  static_assert(kWarpN % (16 * kHalves) == 0);
+  static constexpr int kColumns = kN / kHalves;  // of the output
   static constexpr int kWarpsN = kN / kWarpN;
   static constexpr int kThreads = kM / kWarpM * kWarpsN * 32;
   static constexpr int kMinBlocks = kThreads >= 256 ? 1 : 2;
@@ -40,9 +41,10 @@ struct Sm80 {
     i64 residual_row, c_row;  // strides in elements
     i64 a_row, a_col;
     i64 b_row, b_col;
-    int m, n, k;
+    int m, n, k;         // of the output
     int wide_a, wide_b;  // unit column stride and rows 16-byte aligned: asynchronous copies
-    int pairs_c;         // rows 4-byte aligned: two outputs a store
+    int pairs_c, pairs_residual;  // rows 4-byte aligned: two at a time
+    float scale;
   };
 
   using Accumulator = float[kWarpM / 16][kWarpN / 8][4];
@@ -74,7 +76,8 @@ struct Sm80 {
 
   __device__ static __forceinline__ void store(const Params& p, const Accumulator& acc, i64 row0,
                                                int col0, int lane) {
-    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row};
+    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
+                                         p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
 #pragma unroll
     for (int i = 0; i < kWarpM / 16; ++i) {
 #pragma unroll
@@ -83,20 +86,20 @@ struct Sm80 {
         if (row >= p.m) continue;
         T* to = p.c + row * p.c_row;
 #pragma unroll
-        for (int j = 0; j < kWarpN / 8; ++j) {
+        for (int j = 0; j < kWarpN / (8 * kHalves); ++j) {
           const int col = col0 + 8 * j + 2 * (lane & 3);
           if (col >= p.n) continue;
-          const float x = Epilogue::template apply<T>(acc[i][j][2 * r], operands, row, col);
-          if (col + 1 == p.n) {
-            to[col] = ptx::from_float<T>(x);
-            continue;
-          }
-          const float y = Epilogue::template apply<T>(acc[i][j][2 * r + 1], operands, row, col + 1);
-          if (p.pairs_c) {
-            *reinterpret_cast<u32*>(to + col) = ptx::pack<T>(x, y);
+          float x[kHalves][2];
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) x[half][e] = acc[i][kHalves * j + half][2 * r + e];
+          Epilogue::template apply<T>(x, operands, row, col);
+          if (p.pairs_c && col + 1 < p.n) {
+            *reinterpret_cast<u32*>(to + col) = ptx::pack<T>(x[0][0], x[0][1]);
           } else {
-            to[col] = ptx::from_float<T>(x);
-            to[col + 1] = ptx::from_float<T>(y);
+            to[col] = ptx::from_float<T>(x[0][0]);
+            if (col + 1 < p.n) to[col + 1] = ptx::from_float<T>(x[0][1]);
           }
         }
       }
@@ -107,13 +110,10 @@ struct Sm80 {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int tiles_m = ceil_div(p.m, kM);
-    const int tiles_n = ceil_div(p.n, kN);
-    const int group = blockIdx.x / (kRowGroup * tiles_n);
-    const int first_m = group * kRowGroup;
-    const int group_rows = min(kRowGroup, tiles_m - first_m);
-    const int in_group = blockIdx.x - group * kRowGroup * tiles_n;
-    const i64 row0 = static_cast<i64>(first_m + in_group % group_rows) * kM;
-    const int col0 = in_group / group_rows * kN;
+    const int tiles_n = ceil_div(p.n, kColumns);
+    const TilePlace tile = raster(blockIdx.x, tiles_m, tiles_n, kRowGroup);
+    const i64 row0 = static_cast<i64>(tile.row) * kM;
+    const int col0 = tile.col * kColumns;
 
     const u32 base = ptx::shared_address(smem);
     const int steps = ceil_div(p.k, kK);
@@ -124,9 +124,9 @@ struct Sm80 {
         const int depth = static_cast<int>(p.k - k0);
         load_tile<TileA, kThreads>(to, {p.a + row0 * p.a_row + k0 * p.a_col, p.a_row, p.a_col,
                                         static_cast<int>(p.m - row0), depth, p.wide_a != 0});
-        load_tile<TileB, kThreads>(
+        load_tile<TileB, kThreads, (kHalves > 1)>(
             to + TileA::kBytes, {p.b + col0 * p.b_row + k0 * p.b_col, p.b_row, p.b_col, p.n - col0,
-                                 depth, p.wide_b != 0});
+                                 depth, p.wide_b != 0, p.n});
       }
       ptx::cp_async_commit();  // also when empty: the count below stays constant
     };
@@ -150,7 +150,7 @@ struct Sm80 {
       load(step + kStages - 1);
       multiply(acc, base + step % kStages * kStageBytes, warp_row, warp_col, lane);
     }
-    store(p, acc, row0 + warp_row, col0 + warp_col, lane);
+    store(p, acc, row0 + warp_row, col0 + warp_col / kHalves, lane);
   }
 };
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit.attention_kernels import (
@@ -22,6 +21,8 @@ from stof_cupy.jit.attention_kernels import (
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
+from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -86,40 +87,23 @@ class GemmTile:
 GEMM_TILES = (GemmTile(128, 128, 64, 32), GemmTile(64, 64, 32, 32))
 """Large tile for throughput, small tile for products too small to fill the GPU with large ones."""
 
-_ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "GeluTanh"}
-
 
 @cache
-def gemm_sm80(
-    dtype: str,
-    tile: GemmTile,
-    *,
-    bias: bool = False,
-    activation: str | None = None,
-    residual: bool = False,
-) -> KernelSpec:
-    """Return the mma.sync GEMM with the epilogue ``activation(a @ b + bias) + residual``."""
+def gemm_sm80(dtype: str, tile: GemmTile, epilogue: EpilogueKind = PLAIN) -> KernelSpec:
+    """Return the mma.sync GEMM."""
     t = _SHORT[dtype]
-    stages = []
-    if bias:
-        stages.append(("bias", "stof::epilogue::Bias"))
-    if activation is not None:
-        name = _ACTIVATIONS[activation]
-        stages.append((activation, f"stof::epilogue::Activate<stof::activation::{name}>"))
-    if residual:
-        stages.append(("residual", "stof::epilogue::Residual"))
-    suffix = "".join(f"_{name}" for name, _ in stages)
-    chain = ", ".join(type_ for _, type_ in stages)
     shape = f"{tile.m}, {tile.n}, {tile.warp_m}, {tile.warp_n}"
     return KernelSpec(
-        name=f"gemm_sm80_{t}_{tile.m}x{tile.n}{suffix}",
+        name=f"gemm_sm80_{t}_{tile.m}x{tile.n}{epilogue.name}",
         header="gemm/sm80.cuh",
-        type=f"stof::gemm::Sm80<stof::{t}, {shape}, stof::epilogue::Chain<{chain}>>",
+        type=f"stof::gemm::Sm80<stof::{t}, {shape}, {epilogue.type}>",
         params=(
             *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
             *((f"{name}_row", "i8") for name in ("residual", "c")),
             *((f"{name}_{axis}", "i8") for name in ("a", "b") for axis in ("row", "col")),
-            *((name, "i4") for name in ["m", "n", "k", "wide_a", "wide_b", "pairs_c"]),
+            *((name, "i4") for name in ("m", "n", "k", "wide_a", "wide_b", "pairs_c")),
+            ("pairs_residual", "i4"),
+            ("scale", "f4"),
         ),
         threads=tile.threads,
         smem_bytes=3 * (tile.m + tile.n) * 32 * 2,
@@ -172,7 +156,7 @@ def embedding(dtype: str) -> KernelSpec:
 def elementwise(dtype: str, op: str) -> KernelSpec:
     """Return ``"add"``, ``"gelu"`` or ``"gelu_tanh"`` over contiguous arrays."""
     t = _SHORT[dtype]
-    functor = "stof::Add" if op == "add" else f"stof::Unary<stof::activation::{_ACTIVATIONS[op]}>"
+    functor = "stof::Add" if op == "add" else f"stof::Unary<stof::activation::{ACTIVATIONS[op]}>"
     return KernelSpec(
         name=f"{op}_{t}",
         header="elementwise.cuh",
@@ -271,17 +255,18 @@ def catalogue() -> tuple[KernelSpec, ...]:
     """Return the instances that ``make kernels`` compiles, for each architecture they are for."""
     specs = _attention()
     for dtype in _SHORT:
-        epilogues: tuple[dict[str, Any], ...] = (
-            {},
-            {"bias": True},
-            {"bias": True, "activation": "gelu"},
-            {"bias": True, "activation": "gelu_tanh"},
-            {"bias": True, "residual": True},
+        epilogues = (
+            PLAIN,
+            EpilogueKind(bias=True),
+            EpilogueKind(bias=True, activation="gelu"),
+            EpilogueKind(bias=True, activation="gelu_tanh"),
+            EpilogueKind(bias=True, residual=True),
         )
         for tile, epilogue in product(GEMM_TILES, epilogues):
-            specs.append(gemm_sm80(dtype, tile, **epilogue))
+            specs.append(gemm_sm80(dtype, tile, epilogue))
         specs += [layer_norm(dtype), embedding(dtype)]
         specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
+    specs += [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

@@ -1,0 +1,174 @@
+"""The Hopper GEMM against the oracle: its code on the CPU, and the kernel on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy.jit.epilogues import ACTIVATIONS, EpilogueKind
+from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
+from stof_cupy.ops import gemm_sm90 as module
+from stof_cupy.ops import reference
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_sm90 import Plan
+from stof_cupy.testing import assert_close, poison, random_array, rng
+from tests.ops import on_hopper
+
+DTYPES = ("float16", "bfloat16")
+SHARED = Sm90Gemm(128, 64)
+PAIR = Sm90Gemm(128, 64, cluster=2)
+TURNS = Sm90Gemm(64, 64, pingpong=True)
+TALL_TURNS = Sm90Gemm(128, 64, pingpong=True, cluster=2, stages=3)
+TALL = Sm90Gemm(256, 64, stages=2)
+WIDE = Sm90Gemm(128, 128, cluster=2)
+PIECES = Sm90Gemm(128, 64, split=True)
+FEW = Sm90Gemm(128, 16, swapped=True, split=True)
+CPU = (SHARED, PAIR, TURNS, TALL_TURNS, TALL, WIDE, PIECES, FEW)
+EVERY = EpilogueKind(scale=True, bias=True, activation="gelu_tanh", residual=True)
+GATED = EpilogueKind(bias=True, activation="silu", gated=True, residual=True)
+
+
+@dataclass
+class Case:
+    """One random problem, and where its result goes."""
+
+    problem: Problem
+    a: Any  # (M, K)
+    b: Any  # (N, K)
+    bias: Any
+    residual: Any
+    out: Any
+    scale: float = 1.0
+
+    @classmethod
+    def draw(
+        cls, seed: int, problem: Problem, layout: str = "kk", padded_out: bool = False
+    ) -> Case:
+        """Draw operands, each contiguous along `k` or along its rows, `m`, with padded rows."""
+        g, p = rng(seed), problem
+        kind = p.epilogue
+        a = _laid(g, (p.m, p.k), p.dtype, layout[0], 1.0)
+        b = _laid(g, (p.columns, p.k), p.dtype, layout[1], max(p.k, 1) ** -0.5)
+        bias = random_array(g, (p.columns,), p.dtype) if kind.bias else None
+        residual = random_array(g, (p.m, p.n), p.dtype) if kind.residual else None
+        pitch = -(-p.n // 8) * 8 + 8 if padded_out else p.n
+        out = poison((p.m, pitch), a.dtype)[:, : p.n]
+        return cls(p, a, b, bias, residual, out, 0.75 if kind.scale else 1.0)
+
+    def compare(self, got: Any) -> None:
+        kind = self.problem.epilogue
+        how: dict[str, Any] = {"bias": self.bias, "residual": self.residual, "gated": kind.gated}
+        how |= {"activation": kind.activation, "scale": self.scale if kind.scale else None}
+        exact = reference.gemm(self.a, self.b.T, **how)
+        assert_close(got, exact, reference.gemm(self.a, self.b.T, **how, precision=got.dtype.name))
+
+
+def _laid(g: Any, shape: tuple[int, int], dtype: str, along: str, scale: float) -> Any:
+    """Return a matrix in poison: its rows, or its columns, are 16-byte aligned pieces of longer
+    ones."""
+    rows, k = shape if along == "k" else shape[::-1]
+    wide = poison((rows, -(-k // 8) * 8 + 16), np.dtype(random_array(g, (1,), dtype).dtype))
+    wide[:, 8 : 8 + k] = random_array(g, (rows, k), dtype, scale)
+    view = wide[:, 8 : 8 + k]
+    return view if along == "k" else view.T
+
+
+def run_on_cpu(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> Any:
+    problem, config = case.problem, plan.config
+    found = module.layout(problem, case.a, case.b)
+    assert found is not None and module.fault(plan, problem, found) is None
+    config = for_layout(config, found.transposed_a, found.transposed_b)
+    tiles = int(np.prod(plan.tiles(problem))) * config.cluster
+    partial = np.full(tiles * plan.pieces(problem) * config.m * config.n, np.nan, np.float32)
+    counters = np.zeros(tiles * config.sharers, np.int32)
+    fields = module.fields(
+        *(plan, problem, case.a, case.b, case.out, case.bias, case.residual, case.scale, 4),
+        on_hopper.encode,
+        partial=partial.ctypes.data,
+        counters=counters.ctypes.data,
+        report=0,
+    )
+    clusters = min(plan.units(problem), max(1, ctas // config.cluster))
+    spec = gemm_sm90(problem.dtype, config, problem.epilogue)
+    on_hopper.launch(spec, clusters * config.cluster, fields, seed=seed)
+    assert not counters.any(), "the next launch would not begin with zeros"
+    return case.out
+
+
+SIZES = ((1, 72, 40), (17, 100, 1000), (127, 72, 136), (300, 200, 72), (257, 64, 64))
+
+
+@pytest.mark.parametrize("config", CPU, ids=lambda c: c.name)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_the_code_computes_products(config: Sm90Gemm, size: tuple[int, int, int]) -> None:
+    case = Case.draw(sum(size), Problem("bfloat16", *size))
+    plan = Plan(config, splits=min(3, -(-size[2] // 64)) if config.split else 1, group=2)
+    case.compare(run_on_cpu(plan, case, ctas=2 + size[0] % 3, seed=size[0]))
+
+
+@pytest.mark.parametrize("layout", ["km", "mk", "mm"])
+@pytest.mark.parametrize(
+    "config", [SHARED, WIDE, TALL_TURNS, TALL, replace(FEW, n=64)], ids=lambda c: c.name
+)
+def test_the_code_on_transposed_operands(config: Sm90Gemm, layout: str) -> None:
+    case = Case.draw(5, Problem("bfloat16", 140, 200, 136), layout)
+    plan = Plan(config, splits=2 if config.split else 1)
+    case.compare(run_on_cpu(plan, case, ctas=4))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_code_of_activations(activation: str) -> None:
+    kind = EpilogueKind(bias=True, activation=activation)
+    case = Case.draw(1, Problem("float16", 70, 72, 40, kind))
+    case.bias *= 4
+    case.compare(run_on_cpu(Plan(SHARED), case))
+
+
+@pytest.mark.parametrize("config", [SHARED, TALL_TURNS, PIECES, FEW], ids=lambda c: c.name)
+@pytest.mark.parametrize("columns", [72, 75])
+def test_the_code_of_every_stage(config: Sm90Gemm, columns: int) -> None:
+    plan = Plan(config, splits=2 if config.split else 1)
+    for padded in (False, True):
+        case = Case.draw(2, Problem("bfloat16", 70, columns, 100, EVERY), padded_out=padded)
+        out = run_on_cpu(plan, case)
+        case.compare(out)
+        around = out.base.astype(np.float32)[:, columns:]
+        assert np.isnan(around).all()
+
+
+@pytest.mark.parametrize(
+    "config", [WIDE, Sm90Gemm(64, 128, pingpong=True), FEW], ids=lambda c: c.name
+)
+def test_the_code_of_gates(config: Sm90Gemm) -> None:
+    for size in ((70, 136, 72), (9, 8, 200)):
+        case = Case.draw(3, Problem("bfloat16", *size, GATED))
+        case.compare(run_on_cpu(Plan(config), case))
+
+
+def test_the_code_in_place_of_the_residual() -> None:
+    for config in (SHARED, PAIR, FEW):
+        case = Case.draw(4, Problem("bfloat16", 140, 100, 72, EpilogueKind(residual=True)))
+        case.out = case.residual.copy()
+        given, case.residual = case.residual, case.out
+        out = run_on_cpu(Plan(config), case)
+        case.residual = given
+        case.compare(out)
+
+
+@pytest.mark.parametrize("config", [TALL_TURNS, PIECES, FEW], ids=lambda c: c.name)
+def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads(config: Sm90Gemm) -> None:
+    plan = Plan(config, splits=4 if config.split else 1)
+    results = []
+    for seed in range(3):
+        case = Case.draw(6, Problem("bfloat16", 130, 136, 256))
+        results.append(run_on_cpu(plan, case, ctas=2 + seed, seed=seed).view("u2").copy())
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+
+
+def test_what_is_not_finite_stays_where_it_is() -> None:
+    case = Case.draw(7, Problem("bfloat16", 70, 72, 100))
+    case.a[3, 5], case.b[40, 7] = np.nan, np.inf
+    case.compare(run_on_cpu(Plan(SHARED), case))
