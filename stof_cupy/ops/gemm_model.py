@@ -112,7 +112,7 @@ def explain(
     --------
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
-    >>> best = explain(Problem("bfloat16", 8192, 8192, 8192), Layout(), h100)[0]
+    >>> best = explain(Problem("bfloat16", 4096, 4096, 4096), Layout(), h100)[0]
     >>> best.choice.config.name, best.bound
     ('128x256_s4c2', 'tensor')
     """

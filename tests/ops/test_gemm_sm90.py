@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.epilogues import ACTIVATIONS, EpilogueKind
-from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS, Sm90Gemm, for_layout, gemm_sm90
 from stof_cupy.ops import gemm_sm90 as module
 from stof_cupy.ops import reference
 from stof_cupy.ops.gemm_args import Problem
@@ -172,3 +173,128 @@ def test_what_is_not_finite_stays_where_it_is() -> None:
     case = Case.draw(7, Problem("bfloat16", 70, 72, 100))
     case.a[3, 5], case.b[40, 7] = np.nan, np.inf
     case.compare(run_on_cpu(Plan(SHARED), case))
+
+
+# ---------------------------------------------------------------- the kernel, on a GPU
+
+
+@pytest.fixture(scope="module")
+def hopper() -> Any:
+    """Return CuPy, if its device is a Hopper."""
+    cupy = pytest.importorskip("cupy")
+    from stof_cupy.jit import device
+
+    if device.facts().arch != "90a":
+        pytest.skip(f"{device.facts().name} is no Hopper")
+    return cupy
+
+
+def _upload(cupy: Any, x: Any) -> Any:
+    """Return an array on the GPU with the strides of one of the CPU, and what lies between."""
+    if x is None:
+        return None
+    base = x if x.base is None else x.base
+    flat = cupy.asarray(base).reshape(-1)
+    skipped = (x.ctypes.data - base.ctypes.data) // x.itemsize
+    return cupy.ndarray(x.shape, x.dtype, flat[skipped:].data, strides=x.strides)
+
+
+def run_on_gpu(cupy: Any, plan: Plan, case: Case) -> Any:
+    a, b, bias, residual, out = (
+        _upload(cupy, x) for x in (case.a, case.b, case.bias, case.residual, case.out)
+    )
+    how = {"bias": bias, "residual": residual, "scale": case.scale}
+    run = module.prepare(plan, case.problem, a, b, out, **how)
+    run()
+    first = out.get()
+    out.fill(np.nan)
+    run()
+    assert np.array_equal(out.get().view("u2"), first.view("u2")), "runs differ"
+    return first
+
+
+def _splits(config: Sm90Gemm, k: int, seed: int) -> int:
+    return min(1 + seed % 4, -(-k // 64)) if config.split else 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("config", (*GEMM_SM90_CONFIGS, *CPU), ids=lambda c: c.name)
+def test_sizes(hopper: Any, config: Sm90Gemm, dtype: str) -> None:
+    sizes = ((1, 72, 40), (17, 100, 1000), (127, 72, 1000), (300, 520, 72), (2000, 1000, 328))
+    for seed, size in enumerate(sizes):
+        case = Case.draw(seed, Problem(dtype, *size), padded_out=seed % 2 == 0)
+        case.compare(run_on_gpu(hopper, Plan(config, _splits(config, size[2], seed)), case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", (EVERY, GATED), ids=lambda k: k.name)
+@pytest.mark.parametrize("config", GEMM_SM90_CONFIGS, ids=lambda c: c.name)
+def test_epilogues(hopper: Any, config: Sm90Gemm, kind: EpilogueKind) -> None:
+    if config.fault(kind) is not None:
+        pytest.skip("no such kernel")
+    for seed, size in enumerate(((17, 104, 200), (300, 200, 72), (1500, 1032, 264))):
+        case = Case.draw(seed, Problem("bfloat16", *size, kind), padded_out=seed == 1)
+        case.compare(run_on_gpu(hopper, Plan(config, _splits(config, size[2], seed)), case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["km", "mk", "mm"])
+@pytest.mark.parametrize("config", GEMM_SM90_CONFIGS, ids=lambda c: c.name)
+def test_transposed_operands(hopper: Any, config: Sm90Gemm, layout: str) -> None:
+    if for_layout(config, layout[0] == "m", layout[1] == "m").fault() is not None:
+        pytest.skip("no such kernel")
+    for seed, size in enumerate(((17, 104, 200), (1000, 1032, 264))):
+        case = Case.draw(seed, Problem("float16", *size), layout)
+        case.compare(run_on_gpu(hopper, Plan(config, _splits(config, size[2], seed)), case))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", GEMM_SM90_CONFIGS, ids=lambda c: c.name)
+def test_many_tiles_for_each_cta(hopper: Any, config: Sm90Gemm) -> None:
+    """Buffers and phases go round many times; the whole result is that of a float32 product."""
+    m, n, k = (64 if config.swapped else 5000), 9000, 1000
+    g = hopper.random.default_rng(1)
+    a, b = (g.standard_normal((rows, k), np.float32).astype(np.float16) for rows in (m, n))
+    b *= k**-0.5
+    out = poison((m, n), np.float16, hopper)
+    run = module.prepare(
+        Plan(config, 3 if config.split else 1), Problem("float16", m, n, k), a, b, out
+    )
+    exact = a.astype(np.float32) @ b.astype(np.float32).T
+    for _ in range(3):
+        out.fill(np.nan)
+        run()
+        assert abs(out.astype(np.float32) - exact).max() < 2**-9 * abs(exact).max()
+
+
+@pytest.mark.gpu
+def test_what_the_kernel_refuses(hopper: Any) -> None:
+    a, b = hopper.zeros((8, 20), np.float16), hopper.zeros((16, 20), np.float16)
+    out = hopper.zeros((8, 16), np.float16)
+    with pytest.raises(UnsupportedError, match="multiple of 16 bytes"):
+        module.prepare(Plan(SHARED), Problem("float16", 8, 16, 20), a, b, out)
+    with pytest.raises(UnsupportedError, match="splits"):
+        a, b = hopper.zeros((8, 64), np.float16), hopper.zeros((16, 64), np.float16)
+        module.prepare(Plan(PIECES, splits=2), Problem("float16", 8, 16, 64), a, b, out)
+
+
+@pytest.mark.gpu
+def test_captured_launches_run_again(hopper: Any) -> None:
+    for config in (PAIR, FEW):
+        case = Case.draw(3, Problem("bfloat16", 16, 264, 512))
+        a, b, out = (_upload(hopper, x) for x in (case.a, case.b, case.out))
+        run = module.prepare(Plan(config, 4 if config.split else 1), case.problem, a, b, out)
+        run()
+        want = out.copy()
+        stream = hopper.cuda.Stream(non_blocking=True)
+        hopper.cuda.Device().synchronize()
+        with stream:
+            stream.begin_capture()
+            run()
+            graph = stream.end_capture()
+            for _ in range(3):
+                out.fill(0)
+                graph.launch(stream)
+                stream.synchronize()
+                assert hopper.array_equal(out, want)
