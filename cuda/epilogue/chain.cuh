@@ -9,7 +9,8 @@
 //
 // One stage may fold: it has `kFolds` and apply(float (&x)[2], const float (&y)[2]), which combines
 // x with y, that many columns of the output further on in B. Stages before see both, with their
-// columns of B; stages after see the output.
+// columns of B; stages after see the output. A stage that reads the residual has `kReadsResidual`,
+// so that a kernel can read it ahead.
 #pragma once
 
 #include "epilogue/operands.cuh"
@@ -22,8 +23,14 @@ constexpr bool kFolds = false;
 template <class Stage>
 constexpr bool kFolds<Stage, decltype(static_cast<void>(Stage::kFolds))> = true;
 
+template <class Stage, class = void>
+constexpr bool kReadsResidual = false;
+template <class Stage>
+constexpr bool kReadsResidual<Stage, decltype(static_cast<void>(Stage::kReadsResidual))> = true;
+
 template <typename... Stages>
 struct Chain {
+  static constexpr bool kResidual = (kReadsResidual<Stages> || ... || false);
   static constexpr int kHalves = 1 + (kFolds<Stages> + ... + 0);
   static_assert(kHalves <= 2, "one stage folds at most");
 

@@ -32,6 +32,9 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
         ptx::mbarrier_init(Shape::full(smem, i), 1);
         ptx::mbarrier_init(Shape::empty(smem, i), kCluster * Shape::kSharers);
       }
+      if constexpr (Shape::kReadsAhead)
+        for (int i = 0; i < 2 * Shape::kBuffers; ++i)
+          ptx::mbarrier_init(Shape::ahead(smem, 0, i), 1);
       ptx::mbarrier_init_fence();
     }
     if (threadIdx.x == 32) {

@@ -60,21 +60,22 @@ struct Consumer {
       }
       float sums[K::kBlocks][K::kN / 2];
       if (K::kPingPong) ptx::barrier_sync(kTurn + group, 256);
-      multiply(sums, unit.steps);
+      multiply(sums, unit);
       output.take(sums, unit);
     }
     output.finish();
   }
 
-  __device__ __forceinline__ void multiply(float (&sums)[K::kBlocks][K::kN / 2], int steps) {
+  __device__ __forceinline__ void multiply(float (&sums)[K::kBlocks][K::kN / 2], const Unit& unit) {
 #pragma unroll
     for (int block = 0; block < K::kBlocks; ++block)
 #pragma unroll
       for (int i = 0; i < K::kN / 2; ++i) sums[block][i] = 0.f;
 #pragma unroll 1
-    for (int k = 0; k < steps; ++k, position.advance()) {
+    for (int k = 0; k < unit.steps; ++k, position.advance()) {
       wait(K::full(smem, position.buffer()), position.full(), kFull);
       start(sums);
+      if (k == 0) output.read_ahead(unit);
       ptx::wgmma_wait<1>();
       if (k > 0) release({position.count - 1});
     }

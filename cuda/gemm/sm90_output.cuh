@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/sm90_shape.cuh"
+#include "pipeline.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
@@ -23,7 +24,8 @@ struct Output {
   const int rank, group, thread;
   const int sharer;  // which part of a tile is this warpgroup's
   const u32 memory;  // of the warpgroup
-  u32 count = 0;     // buffers filled
+  const Waiter<K::kBounded> wait;
+  u32 count = 0;  // blocks stored
 
   __device__ __forceinline__ Output(const Params& params, u32 shared, int cta, int warpgroup)
       : p(params),
@@ -32,7 +34,8 @@ struct Output {
         group(warpgroup),
         thread(threadIdx.x % 128),
         sharer(K::kPingPong ? 0 : warpgroup),
-        memory(shared + K::kOut + warpgroup * K::kOutBytes) {}
+        memory(shared + K::kOut + warpgroup * K::kOutBytes),
+        wait(params.report) {}
 
   __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
     if constexpr (K::kSplit) {
@@ -104,33 +107,115 @@ struct Output {
     return true;
   }
 
+  // The 64 x 64 blocks of a unit that lie in the output, row after row.
+  struct Blocks {
+    int row, col;      // of the first, in the output
+    int down, across;  // how many
+  };
+
+  __device__ __forceinline__ Blocks blocks(const Unit& unit) const {
+    constexpr int kColumns = K::kN / K::kHalves;
+    const int row = first_row(unit), col = unit.tile_b * kColumns;
+    return {row, col, min(K::kBlocks, ceil_div(max(0, p.m - row), 64)),
+            min(kColumns / 64, ceil_div(max(0, p.n - col), 64))};
+  }
+
+  // Starts to read the residual of a unit, as far as there are buffers for it. If kSplit, that is
+  // done when it is known who needs it.
+  __device__ __forceinline__ void read_ahead(const Unit& unit) const {
+    if constexpr (K::kReadsAhead && !K::kSplit) read_first(blocks(unit));
+  }
+
+  __device__ __forceinline__ void read_first(const Blocks& all) const {
+    if (thread != 0 || !p.mapped_residual) return;
+    ptx::bulk_wait_read();
+#pragma unroll 1
+    for (int i = 0; i < K::kBuffers; ++i) read_block(all, count, i);
+  }
+
+  // Starts to read the residual of a unit's i-th block, where `before` were stored before the unit.
+  __device__ __forceinline__ void read_block(const Blocks& all, u32 before, int i) const {
+    if (i >= all.down * all.across) return;
+    const u32 number = (before + i) % K::kBuffers;
+    const u32 barrier = K::ahead(smem, group, number);
+    ptx::mbarrier_arrive_expect(barrier, K::kBlockBytes);
+    ptx::tma_load(memory + number * K::kBlockBytes, p.map_residual, barrier,
+                  all.col + i % all.across * 64, all.row + i / all.across * 64, 0, 0,
+                  ptx::L2::kNormal);
+  }
+
   __device__ __forceinline__ void store(const Sums& sums, const Unit& unit) {
     const epilogue::Operands operands = K::operands(p);
-    constexpr int kColumns = K::kN / K::kHalves;
+    const Blocks all = blocks(unit);
+    const u32 before = count;
+    if constexpr (K::kReadsAhead && K::kSplit) read_first(all);
 #pragma unroll
-    for (int block = 0; block < K::kBlocks; ++block) {
-      const int row = first_row(unit) + 64 * block;
-      if (row >= p.m) return;
+    for (int down = 0; down < K::kBlocks; ++down) {
 #pragma unroll
-      for (int slab = 0; slab < kColumns / 64; ++slab) {
-        const int col = unit.tile_b * kColumns + 64 * slab;
-        if (col < p.n) {
-          const u32 buffer = memory + count++ % K::kBuffers * K::kBlockBytes;
-          if (thread == 0) ptx::bulk_wait_read<K::kBuffers - 1>();
-          sync();
-          stage(sums[block], buffer, slab, row, col, operands);
+      for (int across = 0; across < K::kN / (64 * K::kHalves); ++across) {
+        if (down < all.down && across < all.across) {
+          const int row = all.row + 64 * down, col = all.col + 64 * across;
+          const u32 number = count % K::kBuffers;
+          const u32 buffer = memory + number * K::kBlockBytes;
+          make_ready(buffer, number, row, col);
+          stage(sums[down], buffer, across, row, col, operands);
           send(buffer, row, col);
+          ++count;
+          if constexpr (K::kReadsAhead) read_next(all, before);
         }
       }
     }
   }
 
-  // 64 columns of the output to a buffer, in 128-byte swizzled rows, as a box expects them.
+  // Waits until the next block may be staged: the buffer is free, and has the residual.
+  __device__ __forceinline__ void make_ready(u32 buffer, u32 number, int row, int col) const {
+    if (K::kReadsAhead && p.mapped_residual) {
+      wait(K::ahead(smem, group, number), count / K::kBuffers & 1, kResidual);
+      return;
+    }
+    if (thread == 0) ptx::bulk_wait_read<K::kBuffers - 1>();
+    sync();
+    if constexpr (K::kReadsAhead) {
+      fill(buffer, row, col);
+      sync();
+    }
+  }
+
+  // Reads on into the buffer of the block before the last one, which has left, or is about to.
+  __device__ __forceinline__ void read_next(const Blocks& all, u32 before) const {
+    if (thread != 0 || !p.mapped_residual) return;
+    const int next = static_cast<int>(count - before) - 2 + K::kBuffers;
+    if (next < K::kBuffers) return;
+    ptx::bulk_wait_read<1>();
+    read_block(all, before, next);
+  }
+
+  // The residual, where there is no tensor map of it.
+  __device__ __forceinline__ void fill(u32 buffer, int row, int col) const {
+#pragma unroll 4
+    for (int i = thread; i < 64 * 32; i += 128) {
+      const int r = i / 32, pair = i % 32;
+      u32 x = 0;
+      if (row + r < p.m) {
+        const T* const from = static_cast<const T*>(p.residual) +
+                              static_cast<i64>(row + r) * p.residual_row + col + 2 * pair;
+        x = epilogue::load_pair(from, p.n - col - 2 * pair, p.pairs_residual != 0);
+      }
+      ptx::store_shared_4(place(buffer, r, pair), x);
+    }
+  }
+
+  // Where a pair of columns of a row is in a buffer: in 128-byte swizzled rows, as a box has them.
+  __device__ static __forceinline__ u32 place(u32 buffer, int row, int pair) {
+    return buffer + row * 128 + ((pair / 4 ^ row % 8) << 4) + pair % 4 * 4;
+  }
+
+  // 64 columns of the output to a buffer, over the residual.
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int slab,
                                         int row, int col,
                                         const epilogue::Operands& operands) const {
     const int lane = thread % 32;
-    const i64 own_row = row + thread / 32 * 16 + lane / 4;
+    const int own_row = thread / 32 * 16 + lane / 4;
     const int to_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -138,16 +223,22 @@ struct Output {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
         const int fragment = 8 * slab + 2 * j + i / 2;
+        const int in_row = own_row + 8 * (i % 2), pair = 8 * j + 4 * (i / 2) + lane % 4;
         float x[K::kHalves][2];
 #pragma unroll
         for (int half = 0; half < K::kHalves; ++half)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
-        K::Epilogue::template apply<T>(x, operands, own_row + 8 * (i % 2),
-                                       col + 16 * j + 8 * (i / 2) + 2 * (lane % 4));
+        epilogue::Operands here = operands;
+        if constexpr (K::kReadsAhead) {
+          here.has_residual = true;
+          here.residual_pair = ptx::load_shared_4(place(buffer, in_row, pair));
+        }
+        K::Epilogue::template apply<T>(x, here, row + in_row, col + 2 * pair);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
       }
+      // All lanes have read what is overwritten here: what they write depends on it.
       const int chunk = (2 * j + lane / 16) ^ to_row % 8;
       ptx::stmatrix_x4(buffer + to_row * 128 + (chunk << 4), r[0], r[1], r[2], r[3]);
     }
@@ -167,9 +258,9 @@ struct Output {
 #pragma unroll 1
     for (int i = thread; i < 64 * 32; i += 128) {
       const int r = i / 32, pair = i % 32;
-      const u32 x = ptx::load_shared_4(buffer + r * 128 + ((pair / 4 ^ r % 8) << 4) + pair % 4 * 4);
-      store_pair(row + r, col + 2 * pair, x);
+      store_pair(row + r, col + 2 * pair, ptx::load_shared_4(place(buffer, r, pair)));
     }
+    if (K::kReadsAhead) sync();  // before the residual of another block comes here
   }
 
   __device__ __forceinline__ void store_pair(i64 row, int col, u32 x) const {

@@ -9,7 +9,7 @@
 namespace stof::gemm::sm90 {
 
 // What a wait that took too long was for (Waiter).
-enum Wait { kFull = 1, kEmpty };
+enum Wait { kFull = 1, kEmpty, kResidual };
 
 // A piece of work: a tile, or if kSplit some of the steps along K of one.
 struct Unit {
@@ -67,9 +67,10 @@ struct Shape {
   static constexpr int kBytesA = kM * 128;
   static constexpr int kBytesB = kN * 128;
 
-  // How the output leaves: as 64 x 64 through buffers, while the next is computed; if kSwapped,
-  // transposed as floats.
-  static constexpr int kBuffers = 2;
+  // How the output leaves: as 64 x 64 through buffers, while the next is computed, and the residual
+  // comes in through them before; if kSwapped, transposed as floats.
+  static constexpr bool kReadsAhead = Epilogue::kResidual && !kSwapped;
+  static constexpr int kBuffers = kReadsAhead ? 4 : 2;
   static constexpr int kPitch = 64 + 4;  // floats; so that a warp's stores hit all banks
   static constexpr int kOutBytes =
       kSwapped ? (kN * kPitch * 4 + 1023) / 1024 * 1024 : kBuffers * kBlockBytes;  // of a warpgroup
@@ -78,29 +79,35 @@ struct Shape {
   static constexpr int kB = kA + kStages * kBytesA;
   static constexpr int kOut = kB + kStages * kBytesB;
   static constexpr int kBarriers = kOut + 2 * kOutBytes;
-  static constexpr int kFlags = kBarriers + 2 * 8 * kStages;  // a word for each warpgroup
-  static constexpr int kSmemBytes = kFlags + 8;
+  static constexpr int kAheadBarriers = kBarriers + 2 * 8 * kStages;
+  static constexpr int kFlags = kAheadBarriers + (kReadsAhead ? 2 * 8 * kBuffers : 0);
+  static constexpr int kSmemBytes = kFlags + 8;  // a word for each warpgroup
 
   __device__ static __forceinline__ u32 full(u32 smem, u32 stage) {
     return smem + kBarriers + 16 * stage;
   }
   __device__ static __forceinline__ u32 empty(u32 smem, u32 stage) { return full(smem, stage) + 8; }
+  // Of a warpgroup's buffer: the residual is there.
+  __device__ static __forceinline__ u32 ahead(u32 smem, int group, u32 buffer) {
+    return smem + kAheadBarriers + 8 * (group * kBuffers + buffer);
+  }
 
   struct Params {
     ptx::TensorMap map_a, map_b;  // boxes of kM x 64, and of what a CTA loads of kN x 64
     ptx::TensorMap map_c;         // boxes of 64 x 64; if mapped_c
+    ptx::TensorMap map_residual;  // boxes of 64 x 64; if mapped_residual
     T* c;
     const void* bias;  // see epilogue::Operands
     const void* residual;
     float* partial;  // if kSplit: what warpgroups have summed up, in the order of their registers
     int* counters;   // if kSplit: for each tile and warpgroup 0; and 0 again after the kernel
     u32* report;     // see Waiter
-    i64 residual_row, c_row;      // strides in elements
-    int m, n, k;                  // of the output
-    int tiles_a, tiles_b;         // clusters of tiles along A, tiles along B
-    int group;                    // see raster
-    int splits, split_steps;      // pieces of K and their steps, fewer in the last; if kSplit
-    int mapped_c;                 // C has a tensor map
+    i64 residual_row, c_row;  // strides in elements
+    int m, n, k;              // of the output
+    int tiles_a, tiles_b;     // clusters of tiles along A, tiles along B
+    int group;                // see raster
+    int splits, split_steps;  // pieces of K and their steps, fewer in the last; if kSplit
+    int mapped_c, mapped_residual;
     int pairs_c, pairs_residual;  // rows are 4-byte aligned
     float scale;
   };

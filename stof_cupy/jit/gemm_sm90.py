@@ -61,22 +61,23 @@ class Sm90Gemm:
     def _stage_bytes(self) -> int:
         return (self.m + self.n) * 128
 
-    @property
-    def _out_bytes(self) -> int:
-        """Bytes of both warpgroups for output on its way."""
-        return 2 * (-(-self.n * _PITCH * 4 // 1024) * 1024 if self.swapped else 2 * _BLOCK)
+    def _out_bytes(self, epilogue: EpilogueKind) -> int:
+        """Bytes of both warpgroups for output on its way, the residual and its barriers."""
+        if self.swapped:
+            return 2 * (-(-self.n * _PITCH * 4 // 1024) * 1024)
+        return 2 * 4 * (_BLOCK + 8) if epilogue.residual else 2 * 2 * _BLOCK
 
-    @property
-    def depth(self) -> int:
-        """Buffers for 64 of K."""
+    def depth(self, epilogue: EpilogueKind = PLAIN) -> int:
+        """Return how many buffers for 64 of K there are."""
         if self.stages:
             return self.stages
-        return min(8, (_SMEM_PER_BLOCK - self._out_bytes - 8) // (self._stage_bytes + 16))
+        left = _SMEM_PER_BLOCK - self._out_bytes(epilogue) - 8
+        return min(8, left // (self._stage_bytes + 16))
 
-    @property
-    def smem_bytes(self) -> int:
-        """Shared memory of a CTA."""
-        return self.depth * (self._stage_bytes + 16) + self._out_bytes + 8
+    def smem_bytes(self, epilogue: EpilogueKind = PLAIN) -> int:
+        """Return the shared memory of a CTA."""
+        stages = self.depth(epilogue) * (self._stage_bytes + 16)
+        return stages + self._out_bytes(epilogue) + 8
 
     @property
     def sharers(self) -> int:
@@ -110,8 +111,9 @@ class Sm90Gemm:
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
         if self.sums > 232 - _REGISTERS_BESIDE:
             return mismatch("registers", self.sums, f"at most {232 - _REGISTERS_BESIDE} for sums")
-        if self.depth < 2 or self.smem_bytes > _SMEM_PER_BLOCK:
-            return mismatch("stages", self.depth, f"2 or more in {_SMEM_PER_BLOCK} bytes")
+        depth = self.depth(epilogue)
+        if depth < 2 or self.smem_bytes(epilogue) > _SMEM_PER_BLOCK:
+            return mismatch("stages", depth, f"2 or more in {_SMEM_PER_BLOCK} bytes")
         return None
 
     @property
@@ -120,7 +122,8 @@ class Sm90Gemm:
         flags = {"pingpong": self.pingpong, "swapped": self.swapped, "split": self.split}
         flags |= {"ta": self.transposed_a, "tb": self.transposed_b, "bounded": self.bounded}
         variant = "".join(f"_{name}" for name, on in flags.items() if on)
-        return f"{self.m}x{self.n}_s{self.depth}c{self.cluster}{variant}"
+        stages = f"s{self.stages}" if self.stages else ""
+        return f"{self.m}x{self.n}_{stages}c{self.cluster}{variant}"
 
 
 GEMM_SM90_CONFIGS = (
@@ -174,27 +177,27 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
     t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     flags = (config.swapped, config.split, config.bounded)
     arguments = [
-        *(f"stof::{t}", str(config.m), str(config.n), str(config.depth)),
+        *(f"stof::{t}", str(config.m), str(config.n), str(config.depth(epilogue))),
         *(str(config.pingpong).lower(), str(config.cluster)),
         *(str(config.transposed_a).lower(), str(config.transposed_b).lower()),
         *(epilogue.type, *(str(flag).lower() for flag in flags)),
     ]
     pointers = ("c", "bias", "residual", "partial", "counters", "report")
     sizes = ["m", "n", "k", "tiles_a", "tiles_b", "group", "splits", "split_steps"]
-    sizes += ["mapped_c", "pairs_c", "pairs_residual"]
+    sizes += ["mapped_c", "mapped_residual", "pairs_c", "pairs_residual"]
     return KernelSpec(
         name=f"gemm_sm90_{t}_{config.name}{epilogue.name}",
         header="gemm/sm90.cuh",
         type=f"stof::gemm::Sm90<{', '.join(arguments)}>",
         params=(
-            *((f"map_{name}", TENSOR_MAP) for name in "abc"),
+            *((f"map_{name}", TENSOR_MAP) for name in ("a", "b", "c", "residual")),
             *((name, "u8") for name in pointers),
             *((name, "i8") for name in ("residual_row", "c_row")),
             *((name, "i4") for name in sizes),
             ("scale", "f4"),
         ),
         threads=config.threads,
-        smem_bytes=config.smem_bytes,
+        smem_bytes=config.smem_bytes(epilogue),
         arch="90a",
         prelude=wgmma(t, (config.n,)),
         cluster=config.cluster,

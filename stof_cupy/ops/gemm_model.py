@@ -114,7 +114,7 @@ def explain(
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> best = explain(Problem("bfloat16", 4096, 4096, 4096), Layout(), h100)[0]
     >>> best.choice.config.name, best.bound
-    ('128x256_s4c2', 'tensor')
+    ('128x256_c2', 'tensor')
     """
     constants = constants or Constants()
     every = candidates(problem, found, facts)

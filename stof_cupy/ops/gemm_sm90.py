@@ -289,17 +289,14 @@ def fields(
         raise UnsupportedError(str(fault(plan, problem, None)))
     boxes = left.box(config.m), right.box(config.n, config.cluster)
     c_row = strides(c)[0]
-    dims, steps = tensormap.layout(c[None, None])
-    mapped = not config.swapped and tensormap.fault(pointer(c), dtype, dims, steps) is None
-    map_c = bytes(128)
-    if mapped:
-        map_c = encode(pointer(c), dtype, dims, steps, (_BLOCK, _BLOCK, 1, 1))
+    map_c, map_residual = (_map(x, config, encode, dtype) for x in (c, residual))
     residual_row = 0 if residual is None else strides(residual)[0]
     tiles_a, tiles_b = plan.tiles(problem)
     return {
         "map_a": encode(left.address, dtype, left.dims, left.strides, boxes[0]),
         "map_b": encode(right.address, dtype, right.dims, right.strides, boxes[1]),
-        "map_c": map_c,
+        "map_c": map_c or bytes(128),
+        "map_residual": map_residual or bytes(128),
         "c": pointer(c),
         "bias": pointer(bias),
         "residual": pointer(residual),
@@ -309,8 +306,21 @@ def fields(
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         **{"tiles_a": tiles_a, "tiles_b": tiles_b, "group": plan.raster(sm_count)},
         **{"splits": plan.pieces(problem), "split_steps": plan.split_steps(problem)},
-        "mapped_c": mapped,
+        "mapped_c": map_c is not None,
+        "mapped_residual": map_residual is not None,
         "pairs_c": pointer(c) % 4 == 0 and c_row % 2 == 0,
         "pairs_residual": pointer(residual) % 4 == 0 and residual_row % 2 == 0,
         "scale": scale,
     }
+
+
+def _map(
+    x: Array | None, config: Sm90Gemm, encode: Callable[..., bytes], dtype: str
+) -> bytes | None:
+    """Return the tensor map of what is read or stored block by block, or None if it has none."""
+    if x is None or config.swapped:
+        return None
+    dims, steps = tensormap.layout(x[None, None])
+    if tensormap.fault(pointer(x), dtype, dims, steps) is not None:
+        return None
+    return encode(pointer(x), dtype, dims, steps, (_BLOCK, _BLOCK, 1, 1))

@@ -128,13 +128,15 @@ def test_the_code_of_activations(activation: str) -> None:
     case.compare(run_on_cpu(Plan(SHARED), case))
 
 
-@pytest.mark.parametrize("config", [SHARED, TALL_TURNS, PIECES, FEW], ids=lambda c: c.name)
-@pytest.mark.parametrize("columns", [72, 75])
-def test_the_code_of_every_stage(config: Sm90Gemm, columns: int) -> None:
+@pytest.mark.parametrize("config", [WIDE, TALL_TURNS, PIECES, FEW], ids=lambda c: c.name)
+def test_the_code_of_every_stage(config: Sm90Gemm) -> None:
+    """With and without tensor maps of output and residual, for several tiles of each CTA."""
     plan = Plan(config, splits=2 if config.split else 1)
-    for padded in (False, True):
-        case = Case.draw(2, Problem("bfloat16", 70, columns, 100, EVERY), padded_out=padded)
-        out = run_on_cpu(plan, case)
+    for rows, columns, padded in ((70, 200, True), (300, 272, False), (70, 75, True), (9, 75, 0)):
+        case = Case.draw(rows, Problem("bfloat16", rows, columns, 100, EVERY), padded_out=padded)
+        if columns == 200:
+            case.residual = _laid(rng(1), (rows, columns), "bfloat16", "k", 1.0)[:, :columns]
+        out = run_on_cpu(plan, case, ctas=2)
         case.compare(out)
         around = out.base.astype(np.float32)[:, columns:]
         assert np.isnan(around).all()
