@@ -179,13 +179,12 @@ def _sm80(
     """Return microseconds without the launch, and what binds."""
     rate = {(8, 0): 2048, (9, 0): 2560}.get(facts.compute_capability, 1024)
     tile = config.tile
-    step = tile.m * tile.n * 64 * 2 / rate / (0.75 if tile.m > 64 else 0.45)
+    step = tile.m * tile.n * 64 * 2 / rate / (0.8 if tile.warp_n == 64 else 0.5)
     tail = tile.m * tile.n / 128 * _epilogue_clk(p.epilogue, c)
     rounds = -(-config.blocks(p) // facts.sm_count)
-    # Two CTAs of an SM hide each other's epilogues; one alone is slow to begin.
-    clocks = rounds * (math.ceil(p.k / 64) * step + tail / 2) + 2 * c.start_clk
-    if rounds == 1:
-        clocks += tail / 2
+    # CTAs that share an SM hide each other's epilogues.
+    hidden = 0.5 if tile.threads == 128 and rounds > 1 else 0.0
+    clocks = rounds * (math.ceil(p.k / 64) * step + (1 - hidden) * tail) + 2 * c.start_clk
     return clocks / _clock(facts, c), "tensor"
 
 

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
-from stof_cupy.ops import reference
+from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.ops import gemm as module
+from stof_cupy.ops import gemm_sm80, reference
 from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue
 from stof_cupy.ops.gemm import gemm
+from stof_cupy.ops.gemm_args import validate
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 DTYPES = ("float16", "bfloat16")
@@ -48,8 +51,11 @@ def test_other_bad_arguments():
         gemm(a, b, out=a)
 
 
-def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False):
-    """Run on the GPU into poisoned memory, and compare with the oracle."""
+def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False, tile=None):
+    """Run on the GPU into poisoned memory, and compare with the oracle.
+
+    With the kernel of sm_80 if a tile is given, else with what is chosen.
+    """
     import cupy
 
     def upload(x):
@@ -63,7 +69,11 @@ def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False):
     on_gpu = Epilogue(**how, **{k: upload(x) for k, x in operands.items()})
     columns = b.shape[1] // (2 if epilogue.get("gated") else 1)
     out = poison((*a.shape[:-1], columns), a.dtype, cupy)
-    got = gemm(on_a, on_b, epilogue=on_gpu, out=out)
+    if tile is None:
+        got = gemm(on_a, on_b, epilogue=on_gpu, out=out)
+    else:
+        _, problem = validate(on_a, on_b, on_gpu, out)
+        got = module._launch(problem, on_a, on_b, on_gpu, out, gemm_sm80.Config(tile))
     assert got is out
     exact = reference.gemm(a, b, **how, **operands)
     low = reference.gemm(a, b, **how, **operands, precision=a.dtype.name)
@@ -111,6 +121,19 @@ def test_gates(activation, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("view", ["", "slice", "reversed", "rows"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("tile", GEMM_TILES, ids=lambda t: f"{t.m}x{t.n}")
+def test_the_kernel_of_sm_80(tile, transposed, view):
+    g = rng(22)
+    for m, n, k in ((1, 72, 40), (300, 520, 200), (2000, 1000, 328), (130, 33, 100)):
+        how = {"bias": True, "activation": "silu", "residual": True, "gated": m % 100 == 0}
+        a, b, epilogue = draw(g, m, n, k, DTYPES[m % 2], **how)
+        compare(a, b, epilogue, transposed=transposed, view_b="" if transposed else view, tile=tile)
+        compare(a, b, epilogue, transposed=transposed, view_a=view, tile=tile)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(60))
 def test_random_shapes_and_strides(seed):
     g = rng(seed)
@@ -140,9 +163,10 @@ def test_random_shapes_and_strides(seed):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_many_slices_through_the_large_tile(dtype):
+def test_many_slices(dtype):
     case = draw(rng(16), 2500, 1100, 1000, dtype, bias=True, activation="gelu", residual=True)
-    compare(*case, transposed=True)
+    for tile in (None, *GEMM_TILES):
+        compare(*case, transposed=True, tile=tile)
 
 
 @pytest.mark.gpu

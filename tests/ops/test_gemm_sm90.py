@@ -132,7 +132,12 @@ def test_the_code_of_activations(activation: str) -> None:
 def test_the_code_of_every_stage(config: Sm90Gemm) -> None:
     """With and without tensor maps of output and residual, for several tiles of each CTA."""
     plan = Plan(config, splits=2 if config.split else 1)
-    for rows, columns, padded in ((70, 200, True), (300, 272, False), (70, 75, True), (9, 75, 0)):
+    for rows, columns, padded in (
+        (70, 200, True),
+        (300, 272, False),
+        (70, 75, True),
+        (9, 75, False),
+    ):
         case = Case.draw(rows, Problem("bfloat16", rows, columns, 100, EVERY), padded_out=padded)
         if columns == 200:
             case.residual = _laid(rng(1), (rows, columns), "bfloat16", "k", 1.0)[:, :columns]
