@@ -155,6 +155,7 @@ GEMM_SM90_AHEAD = (
 """What is compiled ahead: a few that need most registers, and what each can do once."""
 
 
+@cache
 def for_layout(config: Sm90Gemm, transposed_a: bool, transposed_b: bool) -> Sm90Gemm:
     """Return a configuration for operands that lie in memory as told, before it swaps them."""
     if config.swapped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
@@ -12,75 +13,10 @@ from stof_cupy.jit import tensormap
 from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
-from stof_cupy.ops.gemm_args import Problem, strides
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, matrix, operand
 
-__all__ = ["Layout", "Operand", "Plan", "fault", "fields", "layout", "operand", "prepare"]
-
-_K = 64  # of a step
-_BLOCK = 64  # rows and columns of what is stored at a time
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A matrix of rows that are summed over, as tensor maps see it.
-
-    Attributes
-    ----------
-    address : int
-    transposed : bool
-        Whether it is contiguous along its rows, else along K.
-    dims, strides : tuple of int
-        Four sizes, contiguous axis first, and in bytes three strides. Of a folded one the rows of
-        the two halves come in turn, 8 of each.
-    """
-
-    address: int
-    transposed: bool
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def box(self, rows: int, parts: int = 1) -> tuple[int, ...]:
-        """Return what is loaded at a time of `rows` rows, by one of `parts` CTAs."""
-        if self.transposed:
-            return _BLOCK, _K // parts, 1, 1
-        if self.dims[2] == 2:
-            return _K, 8, 2, rows // (16 * parts)
-        return _K, rows // parts, 1, 1
-
-
-def operand(x: Array, halves: int = 1) -> Operand | None:
-    """Return how the kernel loads a matrix ``(rows, K)``, or None if it cannot.
-
-    Parameters
-    ----------
-    x : ndarray
-        Any strides; one axis has to be contiguous, and the other's stride a multiple of 16 bytes.
-    halves : int
-        2: the rows are two halves, to be folded.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> operand(np.zeros((100, 64), np.float16)).dims, operand(np.zeros((100, 60), np.float16))
-    ((64, 100, 1, 1), None)
-    """
-    if 0 in x.shape:
-        return None
-    for transposed, matrix in ((False, x), (True, x.T)):
-        outer, inner = matrix.strides
-        if inner != x.itemsize and matrix.shape[1] > 1:
-            continue
-        dims, steps = tensormap.layout(matrix[None, None])
-        if tensormap.fault(pointer(x), "float16", dims, steps) is not None:
-            continue
-        if halves == 1:
-            return Operand(pointer(x), transposed, dims, steps)
-        rows, k = x.shape
-        if transposed or rows % 16:
-            continue
-        steps = (outer, outer * (rows // 2), outer * 8)
-        return Operand(pointer(x), False, (k, 8, 2, rows // 16), steps)
-    return None
+__all__ = ["Layout", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +37,7 @@ def layout(problem: Problem, a: Array, b: Array) -> Layout | None:
     >>> layout(Problem("float16", 100, 40, 64), a, b.T)
     Layout(transposed_a=False, transposed_b=True)
     """
-    left, right = operand(a), operand(b, problem.epilogue.halves)
+    left, right = operand(matrix(a)), operand(matrix(b), problem.epilogue.halves)
     if left is None or right is None:
         return None
     return Layout(left.transposed, right.transposed)
@@ -154,9 +90,10 @@ class Plan:
 
 
 def _steps(problem: Problem) -> int:
-    return -(-problem.k // _K)
+    return -(-problem.k // DEPTH)
 
 
+@lru_cache(maxsize=4096)
 def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
     """Return why the kernel does not compute a problem as planned, or None.
 
@@ -280,47 +217,51 @@ def fields(
     **pointers: int,
 ) -> dict[str, Any]:
     """Return the kernel's parameters; `encode` makes tensor maps as `tensormap.tensor_map` does."""
+    added = None if residual is None else matrix(residual)
+    where = (matrix(a), matrix(b), matrix(c), added)
+    return _fields(plan, problem, *where, pointer(bias), scale, sm_count, encode) | pointers
+
+
+@lru_cache(maxsize=4096)
+def _fields(
+    plan: Plan,
+    problem: Problem,
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    residual: Matrix | None,
+    bias: int,
+    scale: float,
+    sm_count: int,
+    encode: Callable[..., bytes],
+) -> dict[str, Any]:
+    """Return the parameters that do not change from launch to launch."""
     config, dtype = plan.config, problem.dtype
-    halves = problem.epilogue.halves
-    left, right = operand(a), operand(b, halves)
+    left, right = operand(a), operand(b, problem.epilogue.halves)
     if config.swapped:
         left, right = right, left
     if left is None or right is None:
         raise UnsupportedError(str(fault(plan, problem, None)))
     boxes = left.box(config.m), right.box(config.n, config.cluster)
-    c_row = strides(c)[0]
-    map_c, map_residual = (_map(x, config, encode, dtype) for x in (c, residual))
-    residual_row = 0 if residual is None else strides(residual)[0]
+    maps: dict[str, Any] = {}
+    for name, x in (("c", c), ("residual", residual)):
+        found = None if x is None or config.swapped else axes(x)
+        maps[f"mapped_{name}"] = found is not None
+        maps[f"map_{name}"] = bytes(128)
+        if x is not None and found is not None:
+            maps[f"map_{name}"] = encode(x.address, dtype, *found, (BLOCK, BLOCK, 1, 1))
+    added = residual or Matrix(0, 0, 0, 0, 0)
     tiles_a, tiles_b = plan.tiles(problem)
     return {
         "map_a": encode(left.address, dtype, left.dims, left.strides, boxes[0]),
         "map_b": encode(right.address, dtype, right.dims, right.strides, boxes[1]),
-        "map_c": map_c or bytes(128),
-        "map_residual": map_residual or bytes(128),
-        "c": pointer(c),
-        "bias": pointer(bias),
-        "residual": pointer(residual),
-        **pointers,
-        "residual_row": residual_row,
-        "c_row": c_row,
+        **maps,
+        **{"c": c.address, "bias": bias, "residual": added.address},
+        **{"residual_row": added.row_elements, "c_row": c.row_elements},
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         **{"tiles_a": tiles_a, "tiles_b": tiles_b, "group": plan.raster(sm_count)},
         **{"splits": plan.pieces(problem), "split_steps": plan.split_steps(problem)},
-        "mapped_c": map_c is not None,
-        "mapped_residual": map_residual is not None,
-        "pairs_c": pointer(c) % 4 == 0 and c_row % 2 == 0,
-        "pairs_residual": pointer(residual) % 4 == 0 and residual_row % 2 == 0,
+        "pairs_c": c.address % 4 == 0 and c.row % 4 == 0,
+        "pairs_residual": added.address % 4 == 0 and added.row % 4 == 0,
         "scale": scale,
     }
-
-
-def _map(
-    x: Array | None, config: Sm90Gemm, encode: Callable[..., bytes], dtype: str
-) -> bytes | None:
-    """Return the tensor map of what is read or stored block by block, or None if it has none."""
-    if x is None or config.swapped:
-        return None
-    dims, steps = tensormap.layout(x[None, None])
-    if tensormap.fault(pointer(x), dtype, dims, steps) is not None:
-        return None
-    return encode(pointer(x), dtype, dims, steps, (_BLOCK, _BLOCK, 1, 1))
