@@ -17,16 +17,16 @@ namespace stof::gemm {
 
 template <typename T, int kM, int kN, int kStages, bool kPingPong, int kCluster, bool kTransposedA,
           bool kTransposedB, class Epilogue, bool kSwapped = false, bool kSplit = false,
-          bool kBounded = false>
+          int kAcross = 0, bool kBounded = false>
 struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA, kTransposedB,
-                          Epilogue, kSwapped, kSplit, kBounded> {
+                          Epilogue, kSwapped, kSplit, kAcross, kBounded> {
   using Shape = sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA, kTransposedB,
-                            Epilogue, kSwapped, kSplit, kBounded>;
+                            Epilogue, kSwapped, kSplit, kAcross, kBounded>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
     const u32 smem = ptx::shared_address(memory);
-    const int rank = kCluster > 1 ? ptx::cluster_rank() : 0;
+    const int rank = Shape::kCtas > 1 ? ptx::cluster_rank() : 0;
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(Shape::full(smem, i), 1);
@@ -35,6 +35,8 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
       if constexpr (Shape::kReadsAhead)
         for (int i = 0; i < 2 * Shape::kBuffers; ++i)
           ptx::mbarrier_init(Shape::ahead(smem, 0, i), 1);
+      if constexpr (kAcross > 0)
+        for (int i = 0; i < 4; ++i) ptx::mbarrier_init(Shape::told(smem, i / 2, i % 2), 1);
       ptx::mbarrier_init_fence();
     }
     if (threadIdx.x == 32) {
@@ -54,14 +56,14 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
       sm90::Consumer<Shape>(p, smem, rank, warp / 4 - 1).run();
     }
     // The others' copies and arrivals come here as long as they run.
-    if (kCluster > 1) {
+    if (Shape::kCtas > 1) {
       __syncwarp();
       sync();
     }
   }
 
   __device__ static __forceinline__ void sync() {
-    if constexpr (kCluster > 1)
+    if constexpr (Shape::kCtas > 1)
       ptx::cluster_sync();
     else
       __syncthreads();

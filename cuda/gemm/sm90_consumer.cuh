@@ -22,6 +22,7 @@ struct Consumer {
 
   const Params& p;
   const u32 smem;
+  const int rank;    // of the CTA in its cluster
   const int group;   // which warpgroup
   const int thread;  // of the warpgroup
   const u64 operand_a, operand_b;
@@ -29,16 +30,17 @@ struct Consumer {
   RingPosition<K::kStages> position;
   Output<K> output;
 
-  __device__ __forceinline__ Consumer(const Params& params, u32 shared, int rank, int warpgroup)
+  __device__ __forceinline__ Consumer(const Params& params, u32 shared, int cta, int warpgroup)
       : p(params),
         smem(shared),
+        rank(cta),
         group(warpgroup),
         thread(threadIdx.x % 128),
         operand_a(operand<K::kTransposedA>(
             shared + K::kA + (K::kPingPong ? 0 : warpgroup * K::kBlocks * K::kBlockBytes))),
         operand_b(operand<K::kTransposedB>(shared + K::kB)),
         wait(params.report),
-        output(params, shared, rank, warpgroup) {}
+        output(params, shared, cta, warpgroup) {}
 
   template <bool kTransposed>
   __device__ static __forceinline__ u64 operand(u32 address) {
@@ -49,11 +51,11 @@ struct Consumer {
   __device__ __forceinline__ void run() {
     if (K::kPingPong && group == 0) ptx::barrier_arrive(kTurn, 256);  // the first turn is its own
     const int units = K::units(p);
-    const int step = gridDim.x / K::kCluster;
+    const int step = gridDim.x / K::kCtas;
     int turn = 0;
 #pragma unroll 1
-    for (int i = blockIdx.x / K::kCluster; i < units; i += step) {
-      const Unit unit = K::unit(p, i);
+    for (int i = blockIdx.x / K::kCtas; i < units; i += step) {
+      const Unit unit = K::unit(p, i, rank);
       if (K::kPingPong && turn++ % 2 != group) {
         position.count += unit.steps;
         continue;

@@ -2,6 +2,7 @@
 // taken through the epilogue, rounded and stored.
 #pragma once
 
+#include "gemm/sm90_norm.cuh"
 #include "gemm/sm90_shape.cuh"
 #include "pipeline.cuh"
 #include "ptx/convert.cuh"
@@ -26,6 +27,7 @@ struct Output {
   const u32 memory;  // of the warpgroup
   const Waiter<K::kBounded> wait;
   u32 count = 0;  // blocks stored
+  RowStatistics<K> statistics;
 
   __device__ __forceinline__ Output(const Params& params, u32 shared, int cta, int warpgroup)
       : p(params),
@@ -35,13 +37,16 @@ struct Output {
         thread(threadIdx.x % 128),
         sharer(K::kPingPong ? 0 : warpgroup),
         memory(shared + K::kOut + warpgroup * K::kOutBytes),
-        wait(params.report) {}
+        wait(params.report),
+        statistics{params, shared, cta, warpgroup, thread, wait} {}
 
   __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
     if constexpr (K::kSplit) {
       if (!add_up(sums, unit)) return;
     }
-    if constexpr (K::kSwapped)
+    if constexpr (K::kAcross > 0)
+      store_normalised(sums[0], unit);
+    else if constexpr (K::kSwapped)
       store_transposed(sums, unit);
     else
       store(sums, unit);
@@ -56,7 +61,7 @@ struct Output {
 
   // The first of a unit's rows of A that are this warpgroup's.
   __device__ __forceinline__ int first_row(const Unit& unit) const {
-    return (unit.tile_a + rank) * K::kM + sharer * (K::kBlocks * 64);
+    return unit.tile_a * K::kM + sharer * (K::kBlocks * 64);
   }
 
   // Adds up the pieces of K, always in the same order. Returns false if some are missing: then
@@ -64,7 +69,7 @@ struct Output {
   __device__ __forceinline__ bool add_up(Sums& sums, const Unit& unit) const {
     constexpr int kVectors = K::kN / 8;
     constexpr int kPiece = K::kBlocks * kVectors * 128;  // vectors of a warpgroup
-    const int part = (unit.tile * K::kCluster + rank) * K::kSharers + sharer;
+    const int part = (unit.tile * K::kCtas + rank) * K::kSharers + sharer;
     float4* const pieces =
         reinterpret_cast<float4*>(p.partial) + static_cast<i64>(part) * p.splits * kPiece + thread;
     float4* const mine = pieces + static_cast<i64>(unit.split) * kPiece;
@@ -167,6 +172,67 @@ struct Output {
     }
   }
 
+  // All of the CTA's part of its rows, which are together in registers as long as it takes.
+  __device__ __forceinline__ void store_normalised(float (&x)[K::kN / 2], const Unit& unit) {
+    const epilogue::Operands operands = K::operands(p);
+    const Blocks all = blocks(unit);
+    if (all.down == 0) return;  // in all CTAs of the cluster
+    if (!(K::kReadsAhead && p.mapped_residual)) {
+      if (thread == 0) ptx::bulk_wait_read();
+      sync();
+    }
+#pragma unroll
+    for (int across = 0; across < K::kN / 64; ++across) {
+      if (across < all.across) {
+        const u32 number = (count + across) % K::kBuffers;
+        const u32 buffer = memory + number * K::kBlockBytes;
+        if constexpr (K::kReadsAhead) {
+          if (p.mapped_residual) {
+            wait(K::ahead(smem, group, number), (count + across) / K::kBuffers & 1, kResidual);
+          } else {
+            fill(buffer, all.row, all.col + 64 * across);
+            sync();
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {  // pairs
+          float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
+          apply(pair, operands, buffer, all.row, all.col + 64 * across, i / 2, i % 2);
+        }
+      }
+    }
+    statistics.compute(x, min(K::kN, p.n - all.col));
+#pragma unroll
+    for (int across = 0; across < K::kN / 64; ++across) {
+      if (across < all.across) {
+        const u32 buffer = memory + count % K::kBuffers * K::kBlockBytes;
+        const int col = all.col + 64 * across;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          u32 r[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int at = 32 * across + 8 * j + 4 * (i / 2) + 2 * (i % 2);
+            r[i] = normalised(x[at], x[at + 1], i % 2, col + 16 * j + 8 * (i / 2) + thread % 4 * 2);
+          }
+          put(buffer, j, r);
+        }
+        send(buffer, all.row, col);
+        ++count;
+      }
+    }
+  }
+
+  __device__ __forceinline__ u32 normalised(float x, float y, int r, int col) const {
+    float weight[2] = {0.f, 0.f}, shift[2] = {0.f, 0.f};
+    const bool pairs = col % 2 == 0;
+    epilogue::add_pair(weight, static_cast<const T*>(p.norm_weight) + col, p.n - col, pairs);
+    epilogue::add_pair(shift, static_cast<const T*>(p.norm_bias) + col, p.n - col, pairs);
+    const float scale = statistics.scale[r], mean = statistics.mean[r];
+    return ptx::pack<T>(fmaf((x - mean) * scale, weight[0], shift[0]),
+                        fmaf((y - mean) * scale, weight[1], shift[1]));
+  }
+
   // Waits until the next block may be staged: the buffer is free, and has the residual.
   __device__ __forceinline__ void make_ready(u32 buffer, u32 number, int row, int col) const {
     if (K::kReadsAhead && p.mapped_residual) {
@@ -214,34 +280,46 @@ struct Output {
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int slab,
                                         int row, int col,
                                         const epilogue::Operands& operands) const {
-    const int lane = thread % 32;
-    const int own_row = thread / 32 * 16 + lane / 4;
-    const int to_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       u32 r[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
         const int fragment = 8 * slab + 2 * j + i / 2;
-        const int in_row = own_row + 8 * (i % 2), pair = 8 * j + 4 * (i / 2) + lane % 4;
         float x[K::kHalves][2];
 #pragma unroll
         for (int half = 0; half < K::kHalves; ++half)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
-        epilogue::Operands here = operands;
-        if constexpr (K::kReadsAhead) {
-          here.has_residual = true;
-          here.residual_pair = ptx::load_shared_4(place(buffer, in_row, pair));
-        }
-        K::Epilogue::template apply<T>(x, here, row + in_row, col + 2 * pair);
+        apply(x, operands, buffer, row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
       }
-      // All lanes have read what is overwritten here: what they write depends on it.
-      const int chunk = (2 * j + lane / 16) ^ to_row % 8;
-      ptx::stmatrix_x4(buffer + to_row * 128 + (chunk << 4), r[0], r[1], r[2], r[3]);
+      put(buffer, j, r);
     }
+  }
+
+  // The epilogue of this thread's pair in 8 columns of a block, of the first 8 rows or the others
+  // of the warp's sixteen.
+  __device__ __forceinline__ void apply(float (&x)[K::kHalves][2],
+                                        const epilogue::Operands& operands, u32 buffer, int row,
+                                        int col, int columns, int r) const {
+    const int in_row = thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+    const int pair = 4 * columns + thread % 4;
+    epilogue::Operands here = operands;
+    if constexpr (K::kReadsAhead) {
+      here.has_residual = true;
+      here.residual_pair = ptx::load_shared_4(place(buffer, in_row, pair));
+    }
+    K::Epilogue::template apply<T>(x, here, row + in_row, col + 2 * pair);
+  }
+
+  // 16 columns of a warp's rows to a buffer. All lanes have read what is overwritten: what they
+  // write depends on it.
+  __device__ __forceinline__ void put(u32 buffer, int j, const u32 (&r)[4]) const {
+    const int row = thread / 32 * 16 + thread % 16;
+    const int chunk = (2 * j + thread % 32 / 16) ^ row % 8;
+    ptx::stmatrix_x4(buffer + row * 128 + (chunk << 4), r[0], r[1], r[2], r[3]);
   }
 
   __device__ __forceinline__ void send(u32 buffer, int row, int col) const {

@@ -21,10 +21,10 @@ struct Producer {
 
   __device__ __forceinline__ void run() {
     const int units = K::units(p);
-    const int step = gridDim.x / K::kCluster;
+    const int step = gridDim.x / K::kCtas;
 #pragma unroll 1
-    for (int i = blockIdx.x / K::kCluster; i < units; i += step) {
-      const Unit unit = K::unit(p, i);
+    for (int i = blockIdx.x / K::kCtas; i < units; i += step) {
+      const Unit unit = K::unit(p, i, rank);
 #pragma unroll 1
       for (int k = unit.first; k < unit.first + unit.steps; ++k) load(unit, k * K::kK);
     }
@@ -43,7 +43,7 @@ struct Producer {
     wait_empty();
     ptx::mbarrier_arrive_expect(full, K::kBytesA + K::kBytesB);
     copy<K::kTransposedA, K::kFoldedA, K::kM, 1>(smem + K::kA + stage * K::kBytesA, p.map_a, full,
-                                                 k, (unit.tile_a + rank) * K::kM);
+                                                 k, unit.tile_a * K::kM);
     copy<K::kTransposedB, K::kFoldedB, K::kN, K::kCluster>(smem + K::kB + stage * K::kBytesB,
                                                            p.map_b, full, k, unit.tile_b * K::kN);
     position.advance();

@@ -9,13 +9,13 @@
 namespace stof::gemm::sm90 {
 
 // What a wait that took too long was for (Waiter).
-enum Wait { kFull = 1, kEmpty, kResidual };
+enum Wait { kFull = 1, kEmpty, kResidual, kStatistics };
 
 // A piece of work: a tile, or if kSplit some of the steps along K of one.
 struct Unit {
-  int tile_a, tile_b;  // the first of the cluster, which has one for each CTA along A
-  int first, steps;    // along K
-  int tile, split;     // the tile's number, and which of its pieces
+  int tile_a, tile_b;
+  int first, steps;  // along K
+  int tile, split;   // the tile's number, and which of its pieces
 };
 
 // Tiles are kM rows of A times kN columns of B. Two warpgroups multiply: if kPingPong, each has a
@@ -25,10 +25,11 @@ struct Unit {
 // kTransposedA: A is contiguous along M, and kTransposedB: B is contiguous along N; else along K.
 // If kSwapped, A has the columns of the output and B its rows: for few rows, because a product has
 // 64 rows at least and may have 8 columns. If kSplit, K is cut into pieces, and who is done last
-// adds them up.
+// adds them up. If kAcross is not 0, as many CTAs of a cluster have all columns of a row, and the
+// rows are normalised (sm90_norm.cuh).
 template <typename T_, int kM_, int kN_, int kStages_, bool kPingPong_, int kCluster_,
           bool kTransposedA_, bool kTransposedB_, class Epilogue_, bool kSwapped_, bool kSplit_,
-          bool kBounded_>
+          int kAcross_, bool kBounded_>
 struct Shape {
   using T = T_;
   using Epilogue = Epilogue_;
@@ -42,6 +43,8 @@ struct Shape {
   static constexpr bool kTransposedB = kTransposedB_;
   static constexpr bool kSwapped = kSwapped_;
   static constexpr bool kSplit = kSplit_;
+  static constexpr int kAcross = kAcross_;
+  static constexpr int kCtas = kAcross > 0 ? kAcross : kCluster;  // of a cluster
   static constexpr bool kBounded = kBounded_;
 
   static constexpr int kThreads = 128 * 3;
@@ -70,7 +73,9 @@ struct Shape {
   // How the output leaves: as 64 x 64 through buffers, while the next is computed, and the residual
   // comes in through them before; if kSwapped, transposed as floats.
   static constexpr bool kReadsAhead = Epilogue::kResidual && !kSwapped;
-  static constexpr int kBuffers = kReadsAhead ? 4 : 2;
+  static constexpr int kBuffers = kReadsAhead || kAcross > 0 ? 4 : 2;
+  static_assert(kAcross == 0 || (kBlocks == 1 && kHalves == 1 && kN <= 64 * kBuffers &&
+                                 kCluster == 1 && !kPingPong && !kSwapped && !kSplit));
   static constexpr int kPitch = 64 + 4;  // floats; so that a warp's stores hit all banks
   static constexpr int kOutBytes =
       kSwapped ? (kN * kPitch * 4 + 1023) / 1024 * 1024 : kBuffers * kBlockBytes;  // of a warpgroup
@@ -81,7 +86,9 @@ struct Shape {
   static constexpr int kBarriers = kOut + 2 * kOutBytes;
   static constexpr int kAheadBarriers = kBarriers + 2 * 8 * kStages;
   static constexpr int kFlags = kAheadBarriers + (kReadsAhead ? 2 * 8 * kBuffers : 0);
-  static constexpr int kSmemBytes = kFlags + 8;  // a word for each warpgroup
+  static constexpr int kToldBarriers = kFlags + 8;  // a word for each warpgroup
+  static constexpr int kStatisticsAt = kToldBarriers + (kAcross > 0 ? 2 * 2 * 8 : 0);
+  static constexpr int kSmemBytes = kStatisticsAt + 2 * 2 * kAcross * 64 * 8;
 
   __device__ static __forceinline__ u32 full(u32 smem, u32 stage) {
     return smem + kBarriers + 16 * stage;
@@ -92,6 +99,15 @@ struct Shape {
     return smem + kAheadBarriers + 8 * (group * kBuffers + buffer);
   }
 
+  // Whether a warpgroup has been told by all of the cluster, in turn in one of two places, and what
+  // CTA `from` has told: two floats for each of 64 rows.
+  __device__ static __forceinline__ u32 told(u32 smem, int place, int group) {
+    return smem + kToldBarriers + 8 * (2 * place + group);
+  }
+  __device__ static __forceinline__ u32 statistics(u32 smem, int place, int group, int from) {
+    return smem + kStatisticsAt + ((2 * place + group) * kAcross + from) * (64 * 8);
+  }
+
   struct Params {
     ptx::TensorMap map_a, map_b;  // boxes of kM x 64, and of what a CTA loads of kN x 64
     ptx::TensorMap map_c;         // boxes of 64 x 64; if mapped_c
@@ -99,6 +115,8 @@ struct Shape {
     T* c;
     const void* bias;  // see epilogue::Operands
     const void* residual;
+    const void* norm_weight;  // (n,) of the output's type, 4-byte aligned; if kAcross
+    const void* norm_bias;
     float* partial;  // if kSplit: what warpgroups have summed up, in the order of their registers
     int* counters;   // if kSplit: for each tile and warpgroup 0; and 0 again after the kernel
     u32* report;     // see Waiter
@@ -109,20 +127,20 @@ struct Shape {
     int splits, split_steps;  // pieces of K and their steps, fewer in the last; if kSplit
     int mapped_c, mapped_residual;
     int pairs_c, pairs_residual;  // rows are 4-byte aligned
-    float scale;
+    float scale, eps;
   };
 
   __device__ static __forceinline__ int units(const Params& p) {
     return p.tiles_a * p.tiles_b * (kSplit ? p.splits : 1);
   }
 
-  __device__ static __forceinline__ Unit unit(const Params& p, int index) {
+  __device__ static __forceinline__ Unit unit(const Params& p, int index, int rank) {
     Unit u;
     u.tile = kSplit ? index / p.splits : index;
     u.split = kSplit ? index % p.splits : 0;
     const TilePlace place = raster(u.tile, p.tiles_a, p.tiles_b, p.group);
-    u.tile_a = place.row * kCluster;
-    u.tile_b = place.col;
+    u.tile_a = place.row * kCluster + (kAcross > 0 ? 0 : rank);
+    u.tile_b = place.col + (kAcross > 0 ? rank : 0);
     const int all = ceil_div(p.k, kK);
     u.first = kSplit ? u.split * p.split_steps : 0;
     u.steps = kSplit ? min(p.split_steps, all - u.first) : all;

@@ -38,6 +38,8 @@ class Sm90Gemm:
     transposed_a, transposed_b : bool
         Whether A is contiguous along its rows, and B along its columns, in memory; else both are
         along K. As the kernel has them: swapped ones.
+    across : int
+        0, or CTAs of a cluster that have all columns, to normalise the rows.
     stages : int
         Buffers for 64 of K; 0: as many as there is memory for, up to 8.
     bounded : bool
@@ -52,6 +54,7 @@ class Sm90Gemm:
     split: bool = False
     transposed_a: bool = False
     transposed_b: bool = False
+    across: int = 0
     stages: int = 0
     bounded: bool = False
 
@@ -65,7 +68,9 @@ class Sm90Gemm:
         """Bytes of both warpgroups for output on its way, the residual and its barriers."""
         if self.swapped:
             return 2 * (-(-self.n * _PITCH * 4 // 1024) * 1024)
-        return 2 * 4 * (_BLOCK + 8) if epilogue.residual else 2 * 2 * _BLOCK
+        buffers = 4 if epilogue.residual or self.across else 2
+        statistics = 32 + 2 * 2 * self.across * 64 * 8 if self.across else 0
+        return 2 * buffers * (_BLOCK + 8 * epilogue.residual) + statistics
 
     def depth(self, epilogue: EpilogueKind = PLAIN) -> int:
         """Return how many buffers for 64 of K there are."""
@@ -78,6 +83,11 @@ class Sm90Gemm:
         """Return the shared memory of a CTA."""
         stages = self.depth(epilogue) * (self._stage_bytes + 16)
         return stages + self._out_bytes(epilogue) + 8
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of a cluster."""
+        return self.across or self.cluster
 
     @property
     def sharers(self) -> int:
@@ -107,6 +117,12 @@ class Sm90Gemm:
             return mismatch("n", self.n, f"a multiple of {columns} up to 256")
         if self.cluster not in (1, 2) or (self.cluster > 1 and self.n % (16 * self.cluster)):
             return mismatch("cluster", self.cluster, "1, or 2 where n is a multiple of 32")
+        if self.across:
+            others = (self.pingpong, self.swapped, self.split, epilogue.gated, self.cluster > 1)
+            if any(others) or self.m != 128 or self.across > 8:
+                return mismatch(
+                    "across", self.across, "at most 8 with tiles of 128 that are shared"
+                )
         if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
         if self.sums > 232 - _REGISTERS_BESIDE:
@@ -122,6 +138,7 @@ class Sm90Gemm:
         flags = {"pingpong": self.pingpong, "swapped": self.swapped, "split": self.split}
         flags |= {"ta": self.transposed_a, "tb": self.transposed_b, "bounded": self.bounded}
         variant = "".join(f"_{name}" for name, on in flags.items() if on)
+        variant += f"_norm{self.across}" if self.across else ""
         stages = f"s{self.stages}" if self.stages else ""
         return f"{self.m}x{self.n}_{stages}c{self.cluster}{variant}"
 
@@ -131,7 +148,7 @@ GEMM_SM90_CONFIGS = (
     *(Sm90Gemm(256, 128, cluster=c) for c in (2, 1)),
     *(Sm90Gemm(128, n, pingpong=True, cluster=c) for n in (192, 128) for c in (2, 1)),
     *(Sm90Gemm(64, n, pingpong=True) for n in (256, 192, 128, 64)),
-    *(Sm90Gemm(128, n, split=True) for n in (256, 128, 64)),
+    *(Sm90Gemm(128, n, split=True) for n in (192, 128, 64)),
     *(Sm90Gemm(128, n, swapped=True, split=True) for n in (8, 16, 32, 64)),
 )
 """What may be chosen, for operands contiguous along K."""
@@ -151,6 +168,7 @@ GEMM_SM90_AHEAD = (
     ("float16", GEMM_SM90_CONFIGS[16], _GELU),
     ("float16", replace(GEMM_SM90_CONFIGS[0], transposed_a=True, transposed_b=True), PLAIN),
     ("float16", GEMM_SM90_CONFIGS[-1], _GATED),
+    ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),
 )
 """What is compiled ahead: a few that need most registers, and what each can do once."""
 
@@ -176,14 +194,15 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
     if wrong is not None:
         raise UnsupportedError(wrong)
     t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    flags = (config.swapped, config.split, config.bounded)
     arguments = [
         *(f"stof::{t}", str(config.m), str(config.n), str(config.depth(epilogue))),
         *(str(config.pingpong).lower(), str(config.cluster)),
         *(str(config.transposed_a).lower(), str(config.transposed_b).lower()),
-        *(epilogue.type, *(str(flag).lower() for flag in flags)),
+        *(epilogue.type, str(config.swapped).lower(), str(config.split).lower()),
+        *(str(config.across), str(config.bounded).lower()),
     ]
-    pointers = ("c", "bias", "residual", "partial", "counters", "report")
+    pointers = ["c", "bias", "residual", "norm_weight", "norm_bias"]
+    pointers += ["partial", "counters", "report"]
     sizes = ["m", "n", "k", "tiles_a", "tiles_b", "group", "splits", "split_steps"]
     sizes += ["mapped_c", "mapped_residual", "pairs_c", "pairs_residual"]
     return KernelSpec(
@@ -195,11 +214,11 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
             *((name, "u8") for name in pointers),
             *((name, "i8") for name in ("residual_row", "c_row")),
             *((name, "i4") for name in sizes),
-            ("scale", "f4"),
+            *((name, "f4") for name in ("scale", "eps")),
         ),
         threads=config.threads,
         smem_bytes=config.smem_bytes(epilogue),
         arch="90a",
         prelude=wgmma(t, (config.n,)),
-        cluster=config.cluster,
+        cluster=config.ctas,
     )

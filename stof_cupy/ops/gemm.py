@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops._arrays import Array, aligned, unit_last
 from stof_cupy.ops.epilogue import Epilogue
@@ -9,7 +11,7 @@ from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 from stof_cupy.ops.gemm_model import Choice
 from stof_cupy.ops.gemm_sm90 import Plan
 
-__all__ = ["Choice", "Problem", "gemm"]
+__all__ = ["Choice", "Problem", "gemm", "operands_of", "readable"]
 
 
 def gemm(
@@ -84,20 +86,28 @@ def _launch(
         if choice is None:
             found = gemm_sm90.layout(problem, rows, weight)
             choice = gemm_model.choose(problem, found, facts(device))
-        bias = epilogue.bias
-        if bias is not None:
-            bias = cupy.ascontiguousarray(bias)
-            bias = bias if aligned(bias, 4) else bias.copy()
-        residual = None if epilogue.residual is None else unit_last(as_rows(epilogue.residual))
-        scale = 1.0 if epilogue.scale is None else epilogue.scale
+        operands = operands_of(epilogue)
         if isinstance(choice, Plan):
-            gemm_sm90.prepare(
-                choice, problem, rows, weight, c, bias=bias, residual=residual, scale=scale
-            )()
+            gemm_sm90.prepare(choice, problem, rows, weight, c, **operands)()
         else:
-            gemm_sm80.launch(
-                choice, problem, rows, weight, c, bias=bias, residual=residual, scale=scale
-            )
+            gemm_sm80.launch(choice, problem, rows, weight, c, **operands)
         if not in_place:
             out[...] = c.reshape(out.shape)
     return out
+
+
+def operands_of(epilogue: Epilogue) -> dict[str, Any]:
+    """Return what a kernel reads besides A and B, copied where it could not read it."""
+    residual = None if epilogue.residual is None else unit_last(as_rows(epilogue.residual))
+    scale = 1.0 if epilogue.scale is None else epilogue.scale
+    return {"bias": readable(epilogue.bias), "residual": residual, "scale": scale}
+
+
+def readable(x: Array | None) -> Array | None:
+    """Return an array of one axis, contiguous and 4-byte aligned."""
+    if x is None:
+        return None
+    import cupy
+
+    x = cupy.ascontiguousarray(x)
+    return x if aligned(x, 4) else x.copy()

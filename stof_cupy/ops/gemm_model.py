@@ -16,12 +16,21 @@ from functools import lru_cache
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
-from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS, Sm90Gemm
 from stof_cupy.ops import gemm_sm80, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
 
-__all__ = ["SPLITS", "Choice", "Constants", "Estimate", "candidates", "choose", "explain"]
+__all__ = [
+    "SPLITS",
+    "Choice",
+    "Constants",
+    "Estimate",
+    "candidates",
+    "choose",
+    "choose_norm",
+    "explain",
+]
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Into how many pieces K may be cut."""
@@ -128,15 +137,38 @@ def choose(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Choice
     return explain(problem, found, facts)[0].choice
 
 
+@lru_cache(maxsize=4096)
+def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Plan | None:
+    """Return how to compute a product and normalise its rows in one kernel.
+
+    None if there is no such kernel, or two are faster.
+
+    Examples
+    --------
+    >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
+    ...                    1980000, 80 << 30, 2048, 2619000, 5120)
+    >>> choose_norm(Problem("bfloat16", 32768, 768, 3072), Layout(), h100).config.name
+    '128x256_c1_norm3'
+    """
+    constants = Constants()
+    plans = [Plan(Sm90Gemm(128, n, across=-(-problem.n // n))) for n in (64, 128, 192, 256)]
+    if facts.arch != "90a":
+        plans = []
+    legal = [plan for plan in plans if gemm_sm90.fault(plan, problem, found) is None]
+    times = [(_predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
+    apart = explain(problem, found, facts)[0].us + constants.launch_us
+    apart += 4 * problem.m * problem.n / _bandwidth(facts, constants)  # read and written again
+    return legal[min(times)[1]] if times and min(times)[0] < apart else None
+
+
 def _predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
     if isinstance(choice, Plan):
         us, bound = _sm90(choice, p, facts, c)
     else:
         us, bound = _sm80(choice, p, facts, c)
-    bandwidth = facts.memory_clock_khz * 2e3 * facts.memory_bus_bits / 8e6 * c.dram  # per us
     operands = p.m + p.columns
     moved = 2 * (operands * p.k + p.m * p.n * (2 if p.epilogue.residual else 1))
-    compulsory = moved / (bandwidth or 1e6)
+    compulsory = moved / _bandwidth(facts, c)
     if compulsory > us:
         us, compulsory, bound = compulsory, us, "dram"
     return Estimate(choice, us + c.beside * compulsory + c.launch_us, bound)
@@ -162,7 +194,9 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     if pieces > 1:
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500
-    clusters = facts.sm_count // config.cluster
+    if config.across:
+        tail = 2 * tail + 2000  # once more over all values, and an exchange
+    clusters = facts.sm_count // config.ctas
     rounds = -(-plan.units(p) // clusters)
     if config.pingpong:
         alone = busy + tail + c.start_clk
@@ -186,6 +220,11 @@ def _sm80(
     hidden = 0.5 if tile.threads == 128 and rounds > 1 else 0.0
     clocks = rounds * (math.ceil(p.k / 64) * step + (1 - hidden) * tail) + 2 * c.start_clk
     return clocks / _clock(facts, c), "tensor"
+
+
+def _bandwidth(facts: DeviceFacts, c: Constants) -> float:
+    """Return the memory's bytes per microsecond; where the driver does not say, plenty."""
+    return facts.memory_clock_khz * 2e3 * facts.memory_bus_bits / 8e6 * c.dram or 1e6
 
 
 def _clock(facts: DeviceFacts, c: Constants) -> float:

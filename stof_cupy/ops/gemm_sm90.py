@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
@@ -16,7 +16,7 @@ from stof_cupy.ops._counters import counters
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, matrix, operand
 
-__all__ = ["Layout", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
+__all__ = ["Layout", "Norm", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Plan:
         if self.config.swapped:
             rows, columns = columns, rows
         high = self.config.m * self.config.cluster
-        return -(-rows // high), -(-columns // self.config.n)
+        wide = self.config.n * max(1, self.config.across)
+        return -(-rows // high), -(-columns // wide)
 
     def units(self, problem: Problem) -> int:
         """Return how many pieces of work there are for clusters."""
@@ -115,12 +116,22 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
     wrong = config.fault(problem.epilogue)
     if wrong is not None:
         return wrong
+    if config.across and not (config.across - 1) * config.n < problem.n <= config.across * config.n:
+        return mismatch("N", problem.n, f"columns for each of {config.across} CTAs")
     most = _steps(problem) if config.split else 1
     if not 1 <= plan.splits <= most:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
     if plan.units(problem) * config.cluster * config.sharers > 2**31 - 2**16:
         return mismatch("tiles", plan.units(problem), "fewer than 2**31")
     return None
+
+
+class Norm(NamedTuple):
+    """LayerNorm of the result's rows: contiguous and 4-byte aligned weights of its type."""
+
+    weight: Array | None
+    bias: Array | None
+    eps: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +161,7 @@ def prepare(
     bias: Array | None = None,
     residual: Array | None = None,
     scale: float = 1.0,
+    norm: Norm | None = None,
     report: int = 0,
 ) -> Prepared:
     """Build the kernel and its parameters for the arrays' device, which is the current one.
@@ -163,6 +175,8 @@ def prepare(
     bias, residual : cupy.ndarray, optional
         Contiguous and 4-byte aligned; with a unit column stride.
     scale : float
+    norm : Norm, optional
+        With a configuration that normalises rows.
     report : int
         With a bounded configuration: the address of four uint32 of pinned memory, zeros. Before it
         faults the kernel writes there what it waited for (``Wait`` in
@@ -193,14 +207,14 @@ def prepare(
         partial = cupy.empty(size, cupy.float32)
         words = counters(number).take(tiles * config.sharers)
     values = fields(
-        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map),
+        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map, norm),
         partial=pointer(partial),
         counters=words,
         report=report,
     )
-    clusters = min(plan.units(problem), sm_count // config.cluster)
-    arrays = (a, b, c, bias, residual, partial)
-    return Prepared(run, (clusters * config.cluster,), run.pack(**values), arrays)
+    clusters = min(plan.units(problem), sm_count // config.ctas)
+    arrays = (a, b, c, bias, residual, norm, partial)
+    return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)
 
 
 def fields(
@@ -214,12 +228,16 @@ def fields(
     scale: float,
     sm_count: int,
     encode: Callable[..., bytes],
+    norm: Norm | None = None,
     **pointers: int,
 ) -> dict[str, Any]:
     """Return the kernel's parameters; `encode` makes tensor maps as `tensormap.tensor_map` does."""
     added = None if residual is None else matrix(residual)
     where = (matrix(a), matrix(b), matrix(c), added)
-    return _fields(plan, problem, *where, pointer(bias), scale, sm_count, encode) | pointers
+    found = _fields(plan, problem, *where, pointer(bias), scale, sm_count, encode)
+    norm = norm or Norm(None, None, 0.0)
+    weights = {"norm_weight": pointer(norm.weight), "norm_bias": pointer(norm.bias)}
+    return found | weights | {"eps": norm.eps} | pointers
 
 
 @lru_cache(maxsize=4096)

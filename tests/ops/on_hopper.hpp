@@ -167,7 +167,7 @@ struct Late {
     groups.pop_front();
   }
 };
-std::vector<Late> products(1024), stores(1024);
+std::vector<Late> products(4096), stores(4096);
 
 // A group of products is done for all threads of a warpgroup, or for none: the hardware lets no
 // warp run ahead so far that its leader could release operands which others have yet to read.
@@ -225,6 +225,7 @@ inline bool settled() {
 
 inline void __threadfence_system() {}
 inline void __threadfence() {}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline long long clock64() { return 0; }
 
 struct float4 {
@@ -277,6 +278,15 @@ inline bool mbarrier_try_wait(u32 barrier, u32 parity) {
 
 inline void prefetch(const TensorMap&) {}
 inline u32 cluster_rank() { return host::rank(); }
+inline void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {
+  const u32 place = host::address_in(cta, to);
+  assert(to % 8 == 0);
+  const auto move = [=] {
+    host::write(place, x);
+    host::write(place + 4, y);
+  };
+  host::copies.push_back({move, host::address_in(cta, barrier), 8});
+}
 inline void cluster_sync() { host::wait_at(host::cta->all); }
 
 // The chunks of a box are swizzled by their place in a CTA's shared memory.
@@ -427,7 +437,7 @@ struct Wgmma {
   static void pv(float (&d)[kN / 2], const u32* a, u64 b) {
     // Lane 4g + q holds columns 2q, 2q + 1 (a[0], a[1]) and 2q + 8, 2q + 9 (a[2], a[3]) of rows g
     // and g + 8, in turn.
-    static std::vector<std::array<u32, 4>> fragments(1024);
+    static std::vector<std::array<u32, 4>> fragments(4096);
     std::copy(a, a + 4, fragments[threadIdx.x].begin());
     __syncwarp();
     std::array<std::array<float, 16>, 2> x;

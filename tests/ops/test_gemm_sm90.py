@@ -43,6 +43,7 @@ class Case:
     residual: Any
     out: Any
     scale: float = 1.0
+    norm: Any = None
 
     @classmethod
     def draw(
@@ -64,7 +65,12 @@ class Case:
         how: dict[str, Any] = {"bias": self.bias, "residual": self.residual, "gated": kind.gated}
         how |= {"activation": kind.activation, "scale": self.scale if kind.scale else None}
         exact = reference.gemm(self.a, self.b.T, **how)
-        assert_close(got, exact, reference.gemm(self.a, self.b.T, **how, precision=got.dtype.name))
+        low = reference.gemm(self.a, self.b.T, **how, precision=got.dtype.name)
+        if self.norm is not None:
+            exact = reference.layer_norm(exact, *self.norm[:2], eps=self.norm.eps)
+            name = got.dtype.name
+            low = reference.layer_norm(low, *self.norm[:2], eps=self.norm.eps, precision=name)
+        assert_close(got, exact, low)
 
 
 def _laid(g: Any, shape: tuple[int, int], dtype: str, along: str, scale: float) -> Any:
@@ -87,14 +93,14 @@ def run_on_cpu(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> Any:
     counters = np.zeros(tiles * config.sharers, np.int32)
     fields = module.fields(
         *(plan, problem, case.a, case.b, case.out, case.bias, case.residual, case.scale, 4),
-        on_hopper.encode,
+        *(on_hopper.encode, case.norm),
         partial=partial.ctypes.data,
         counters=counters.ctypes.data,
         report=0,
     )
-    clusters = min(plan.units(problem), max(1, ctas // config.cluster))
+    clusters = min(plan.units(problem), max(1, ctas // config.ctas))
     spec = gemm_sm90(problem.dtype, config, problem.epilogue)
-    on_hopper.launch(spec, clusters * config.cluster, fields, seed=seed)
+    on_hopper.launch(spec, clusters * config.ctas, fields, seed=seed)
     assert not counters.any(), "the next launch would not begin with zeros"
     return case.out
 
@@ -154,6 +160,21 @@ def test_the_code_of_gates(config: Sm90Gemm) -> None:
     for size in ((70, 136, 72), (9, 8, 200)):
         case = Case.draw(3, Problem("bfloat16", *size, GATED))
         case.compare(run_on_cpu(Plan(config), case))
+
+
+@pytest.mark.parametrize("across", [1, 2, 3])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_code_of_norms(across: int, residual: bool) -> None:
+    """Several tiles for each cluster, rows of one that are none, and columns far from zero."""
+    kind = EpilogueKind(bias=True, residual=residual)
+    config = Sm90Gemm(128, 64, across=across)
+    for rows, columns, ctas in ((3, 64, 1), (300, 43, 1), (460, 61, 2)):
+        n = 64 * (across - 1) + columns
+        case = Case.draw(across, Problem("bfloat16", rows, n, 72, kind), padded_out=rows == 300)
+        case.bias += np.asarray(3, case.bias.dtype)
+        weight, bias = (random_array(rng(i), (n,), "bfloat16") for i in (8, 9))
+        case.norm = module.Norm(weight, bias, 1e-5)
+        case.compare(run_on_cpu(Plan(config), case, ctas=ctas * across, seed=rows))
 
 
 def test_the_code_in_place_of_the_residual() -> None:
