@@ -10,6 +10,7 @@
 #include "ptx/stmatrix.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
+#include "unroll.cuh"
 
 namespace stof::gemm::sm90 {
 
@@ -154,22 +155,19 @@ struct Output {
     const Blocks all = blocks(unit);
     const u32 before = count;
     if constexpr (K::kReadsAhead && K::kSplit) read_first(all);
-#pragma unroll
-    for (int down = 0; down < K::kBlocks; ++down) {
-#pragma unroll
-      for (int across = 0; across < K::kN / (64 * K::kHalves); ++across) {
-        if (down < all.down && across < all.across) {
-          const int row = all.row + 64 * down, col = all.col + 64 * across;
-          const u32 number = count % K::kBuffers;
-          const u32 buffer = memory + number * K::kBlockBytes;
-          make_ready(buffer, number, row, col);
-          stage(sums[down], buffer, across, row, col, operands);
-          send(buffer, row, col);
-          ++count;
-          if constexpr (K::kReadsAhead) read_next(all, before);
-        }
-      }
-    }
+    constexpr int kAround = K::kN / (64 * K::kHalves);
+    unrolled<0, K::kBlocks * kAround>([&](auto i) {
+      constexpr int kDown = decltype(i)::value / kAround, kAcross = decltype(i)::value % kAround;
+      if (kDown >= all.down || kAcross >= all.across) return;
+      const int row = all.row + 64 * kDown, col = all.col + 64 * kAcross;
+      const u32 number = count % K::kBuffers;
+      const u32 buffer = memory + number * K::kBlockBytes;
+      make_ready(buffer, number, row, col);
+      stage<kAcross>(sums[kDown], buffer, row, col, operands);
+      send(buffer, row, col);
+      ++count;
+      if constexpr (K::kReadsAhead) read_next(all, before);
+    });
   }
 
   // All of the CTA's part of its rows, which are together in registers as long as it takes.
@@ -277,15 +275,15 @@ struct Output {
   }
 
   // 64 columns of the output to a buffer, over the residual.
-  __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int slab,
-                                        int row, int col,
-                                        const epilogue::Operands& operands) const {
+  template <int kSlab>
+  __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
+                                        int col, const epilogue::Operands& operands) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       u32 r[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
-        const int fragment = 8 * slab + 2 * j + i / 2;
+        const int fragment = 8 * kSlab + 2 * j + i / 2;
         float x[K::kHalves][2];
 #pragma unroll
         for (int half = 0; half < K::kHalves; ++half)
