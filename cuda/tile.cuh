@@ -42,14 +42,24 @@ struct GlobalTile {
   const u16* data;
   i64 row_stride;
   i64 col_stride;
-  int rows;   // valid rows from `data` on; the tile's other rows read as zero
-  int cols;   // likewise
-  bool wide;  // unit column stride, and all rows 16-byte aligned
+  int rows;      // valid rows from `data` on; the tile's other rows read as zero
+  int cols;      // likewise
+  bool wide;     // unit column stride, and all rows 16-byte aligned
+  int fold = 0;  // from one half of the rows to the other, if they come folded
+
+  // Where row `row` of the tile is, and whether it is a valid one. Folded, 8 rows of each half come
+  // in turn, and `rows` are those of a half.
+  template <bool kFolded>
+  __device__ __forceinline__ i64 place(int row, bool& inside) const {
+    const int in_half = kFolded ? row / 16 * 8 + row % 8 : row;
+    inside = in_half < rows;
+    return in_half + (kFolded ? row / 8 % 2 * fold : 0);
+  }
 };
 
 // Starts filling `Tile` at shared address `base`; done for this thread after its cp_async_wait, for
 // all after a barrier behind it.
-template <class Tile, int kThreads>
+template <class Tile, int kThreads, bool kFolded = false>
 __device__ __forceinline__ void load_tile(u32 base, const GlobalTile& src) {
   constexpr int kTotal = Tile::kRows * Tile::kChunks;
   static_assert(kTotal % kThreads == 0, "every thread copies the same number of chunks");
@@ -60,8 +70,10 @@ __device__ __forceinline__ void load_tile(u32 base, const GlobalTile& src) {
     for (int index = thread; index < kTotal; index += kThreads) {
       const int row = index / Tile::kChunks;
       const int chunk = index % Tile::kChunks;
-      const int valid = row < src.rows ? max(0, min(8, src.cols - chunk * 8)) : 0;
-      const u16* from = src.data + (valid > 0 ? row * src.row_stride + chunk * 8 : 0);
+      bool inside;
+      const i64 place = src.place<kFolded>(row, inside);
+      const int valid = inside ? max(0, min(8, src.cols - chunk * 8)) : 0;
+      const u16* from = src.data + (valid > 0 ? place * src.row_stride + chunk * 8 : 0);
       ptx::cp_async_16(Tile::address(base, row, chunk), from, valid * 2);
     }
   } else {
@@ -69,13 +81,14 @@ __device__ __forceinline__ void load_tile(u32 base, const GlobalTile& src) {
     for (int index = thread; index < kTotal; index += kThreads) {
       const int row = index / Tile::kChunks;
       const int chunk = index % Tile::kChunks;
+      bool inside;
+      const i64 place = src.place<kFolded>(row, inside);
       u32 word[4];
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         const int col = chunk * 8 + e;
-        const u32 x = row < src.rows && col < src.cols
-                          ? src.data[row * src.row_stride + col * src.col_stride]
-                          : 0;
+        const u32 x =
+            inside && col < src.cols ? src.data[place * src.row_stride + col * src.col_stride] : 0;
         word[e / 2] = e % 2 == 0 ? x : word[e / 2] | x << 16;
       }
       ptx::store_shared_16(Tile::address(base, row, chunk),

@@ -9,8 +9,9 @@ namespace stof::epilogue {
 template <class Activation>
 struct Activate {
   template <typename T>
-  static __device__ __forceinline__ float apply(float x, const Operands&, int, int) {
-    return Activation::apply(x);
+  static __device__ __forceinline__ void apply(float (&x)[2], const Operands&, i64, int) {
+    x[0] = Activation::apply(x[0]);
+    x[1] = Activation::apply(x[1]);
   }
 };
 

@@ -2,14 +2,16 @@
 #pragma once
 
 #include "epilogue/operands.cuh"
-#include "ptx/convert.cuh"
 
 namespace stof::epilogue {
 
 struct Bias {
   template <typename T>
-  static __device__ __forceinline__ float apply(float x, const Operands& operands, int, int col) {
-    return x + ptx::to_float(static_cast<const T*>(operands.bias)[col]);
+  static __device__ __forceinline__ void apply(float (&x)[2], const Operands& operands, i64,
+                                               int col) {
+    // A fold may have columns that are not even.
+    const bool pairs = col % 2 == 0;
+    add_pair(x, static_cast<const T*>(operands.bias) + col, operands.cols_b - col, pairs);
   }
 };
 

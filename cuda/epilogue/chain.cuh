@@ -1,23 +1,59 @@
-// An epilogue is a list of stages, applied in order to every accumulated value before it is rounded
-// and stored.
+// An epilogue is a list of stages, applied in order to what was summed up, before it is rounded and
+// stored.
 //
 // A stage is a struct with
-//   template <typename T> static __device__ float apply(float x, const Operands& operands, int row,
-//   int col);
-// where T is the output type and (row, col) lies inside the output.
+//   template <typename T> static __device__ void apply(float (&x)[2], const Operands& operands,
+//                                                      i64 row, int col);
+// where x are columns `col`, even, and col + 1 of a row, and T is the output type. They may lie
+// outside of the output, and are not stored then: a stage that loads looks at Operands.
+//
+// One stage may fold: it has `kFolds` and apply(float (&x)[2], const float (&y)[2]), which combines
+// x with y, that many columns of the output further on in B. Stages before see both, with their
+// columns of B; stages after see the output. A stage that reads the residual has `kReadsResidual`,
+// so that a kernel can read it ahead.
 #pragma once
 
 #include "epilogue/operands.cuh"
+#include "types.cuh"
 
 namespace stof::epilogue {
 
+template <class Stage, class = void>
+constexpr bool kFolds = false;
+template <class Stage>
+constexpr bool kFolds<Stage, decltype(static_cast<void>(Stage::kFolds))> = true;
+
+template <class Stage, class = void>
+constexpr bool kReadsResidual = false;
+template <class Stage>
+constexpr bool kReadsResidual<Stage, decltype(static_cast<void>(Stage::kReadsResidual))> = true;
+
 template <typename... Stages>
 struct Chain {
+  static constexpr bool kResidual = (kReadsResidual<Stages> || ... || false);
+  static constexpr int kHalves = 1 + (kFolds<Stages> + ... + 0);
+  static_assert(kHalves <= 2, "one stage folds at most");
+
+  // The result is x[0].
   template <typename T>
-  static __device__ __forceinline__ float apply(float x, const Operands& operands, int row,
-                                                int col) {
-    ((x = Stages::template apply<T>(x, operands, row, col)), ...);
-    return x;
+  static __device__ __forceinline__ void apply(float (&x)[kHalves][2], const Operands& operands,
+                                               i64 row, int col) {
+    [[maybe_unused]] int halves = kHalves;
+    (step<T, Stages>(x, halves, operands, row, col), ...);
+  }
+
+  template <typename T, class Stage>
+  static __device__ __forceinline__ void step(float (&x)[kHalves][2], int& halves,
+                                              const Operands& operands, i64 row, int col) {
+    if constexpr (kFolds<Stage>) {
+      Stage::apply(x[0], x[1]);
+      halves = 1;
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        if (half < halves)
+          Stage::template apply<T>(x[half], operands, row, col + half * operands.cols);
+    }
   }
 };
 

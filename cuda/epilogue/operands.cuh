@@ -1,14 +1,41 @@
 // What the epilogue of a GEMM may read besides the accumulator; a stage uses the fields it names.
 #pragma once
 
+#include "ptx/convert.cuh"
 #include "types.cuh"
 
 namespace stof::epilogue {
 
 struct Operands {
-  const void* bias;      // (N,) elements of the output type
-  const void* residual;  // (M, N) elements of the output type, unit column stride
+  const void* bias;      // one of the output's type for each column of B, 4-byte aligned
+  const void* residual;  // (rows, cols) of the output's type, unit column stride
   i64 residual_row;      // elements
+  float scale;
+  int rows, cols;             // of the output
+  int cols_b;                 // columns of B: twice those of the output if the chain folds
+  int pairs;                  // rows of the residual are 4-byte aligned
+  bool has_residual = false;  // the kernel has read the two values of it already
+  u32 residual_pair = 0;
 };
+
+// Adds two packed values.
+template <typename T>
+__device__ __forceinline__ void add_packed(float (&x)[2], u32 both) {
+  x[0] += ptx::to_float(T{static_cast<u16>(both & 0xffff)});
+  x[1] += ptx::to_float(T{static_cast<u16>(both >> 16)});
+}
+
+// from[0] and from[1] packed, of which the first `valid` may be read; in one load if `pairs`.
+template <typename T>
+__device__ __forceinline__ u32 load_pair(const T* from, int valid, bool pairs) {
+  if (pairs && valid >= 2) return *reinterpret_cast<const u32*>(from);
+  const u32 first = valid >= 1 ? from[0].bits : 0;
+  return first | (valid >= 2 ? static_cast<u32>(from[1].bits) << 16 : 0);
+}
+
+template <typename T>
+__device__ __forceinline__ void add_pair(float (&x)[2], const T* from, int valid, bool pairs) {
+  add_packed<T>(x, load_pair(from, valid, pairs));
+}
 
 }  // namespace stof::epilogue

@@ -1,35 +1,41 @@
-// C = epilogue(A B^T) on mma.sync, for sm_80 and everything newer. A is (M, K), B is (N, K), both
-// read with any strides.
+// C = epilogue(A B) on mma.sync, for sm_80 and everything newer. A is (M, K), and B is given as
+// (N, K).
 //
-// A CTA computes a kM x kN tile with warps of kWarpM x kWarpN, streaming 32-deep slices of A and B
-// through kStages buffers. CTAs are numbered so that groups of eight row tiles share their columns
-// of B in L2.
+// A CTA computes a kM x kN tile with warps of kWarpM x kWarpN, streaming slices of A and B that are
+// kK deep through kStages buffers. CTAs are numbered so that groups of eight row tiles share their
+// columns of B in L2.
 #pragma once
 
-#include "epilogue/activate.cuh"
-#include "epilogue/bias.cuh"
-#include "epilogue/chain.cuh"
-#include "epilogue/residual.cuh"
+#include "epilogue/stages.cuh"
+#include "gemm/raster.cuh"
+#include "gemm/sm80_loader.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/shared.cuh"
 #include "tile.cuh"
 #include "types.cuh"
 
 namespace stof::gemm {
 
-template <typename T, int kM, int kN, int kWarpM, int kWarpN, class Epilogue>
+template <typename T, int kM, int kN, int kWarpM, int kWarpN, int kK, int kStages, Layout kLayoutA,
+          Layout kLayoutB, class Epilogue>
 struct Sm80 {
-  static constexpr int kK = 32;
-  static constexpr int kStages = 3;
   static constexpr int kRowGroup = 8;
+  static constexpr int kHalves = Epilogue::kHalves;
+  static_assert(kWarpN % (16 * kHalves) == 0);
+  static constexpr int kColumns = kN / kHalves;  // of the output
   static constexpr int kWarpsN = kN / kWarpN;
   static constexpr int kThreads = kM / kWarpM * kWarpsN * 32;
   static constexpr int kMinBlocks = kThreads >= 256 ? 1 : 2;
-  using TileA = Tile<kM, kK>;
-  using TileB = Tile<kN, kK>;
+  using LoaderA = Loader<kM, kK, kThreads, kLayoutA, false>;
+  using LoaderB = Loader<kN, kK, kThreads, kLayoutB, kHalves != 1>;
+  using TileA = typename LoaderA::Tile;
+  using TileB = typename LoaderB::Tile;
+  using TileC = Tile<kM, kColumns>;
   static constexpr int kStageBytes = TileA::kBytes + TileB::kBytes;
   static constexpr int kSmemBytes = kStages * kStageBytes;
+  static_assert(TileC::kBytes <= kSmemBytes, "the output leaves through the buffers");
 
   struct Params {
     const u16* a;
@@ -40,95 +46,80 @@ struct Sm80 {
     i64 residual_row, c_row;  // strides in elements
     i64 a_row, a_col;
     i64 b_row, b_col;
-    int m, n, k;
-    int wide_a, wide_b;  // unit column stride and rows 16-byte aligned: asynchronous copies
-    int pairs_c;         // rows 4-byte aligned: two outputs a store
+    int m, n, k;                 // of the output
+    int wide_c, pairs_residual;  // rows are 16-byte aligned, and 4-byte
+    float scale;
   };
 
   using Accumulator = float[kWarpM / 16][kWarpN / 8][4];
 
-  __device__ static __forceinline__ void multiply(Accumulator& acc, u32 smem, int warp_row,
-                                                  int warp_col, int lane) {
-    const u32 smem_b = smem + TileA::kBytes;
+  // What a warp multiplies of 16 of K.
+  struct Fragments {
+    u32 a[kWarpM / 16][4];
+    u32 b[kWarpN / 16][4];
+
+    __device__ __forceinline__ void load(u32 smem, int step, int warp_row, int warp_col, int lane) {
+      const u32 smem_b = smem + TileA::kBytes;
 #pragma unroll
-    for (int step = 0; step < kK / 16; ++step) {
-      u32 a[kWarpM / 16][4];
-#pragma unroll
-      for (int i = 0; i < kWarpM / 16; ++i)
-        ptx::ldmatrix_x4(
-            a[i], TileA::address(smem, warp_row + 16 * i + (lane & 15), 2 * step + (lane >> 4)));
+      for (int i = 0; i < kWarpM / 16; ++i) {
+        if constexpr (LoaderA::kTransposed)
+          ptx::ldmatrix_x4_trans(a[i],
+                                 TileA::address(smem, 16 * step + (lane & 7) + ((lane >> 4) << 3),
+                                                warp_row / 8 + 2 * i + ((lane >> 3) & 1)));
+        else
+          ptx::ldmatrix_x4(
+              a[i], TileA::address(smem, warp_row + 16 * i + (lane & 15), 2 * step + (lane >> 4)));
+      }
 #pragma unroll
       for (int j = 0; j < kWarpN / 16; ++j) {
-        u32 b[4];
-        ptx::ldmatrix_x4(b,
-                         TileB::address(smem_b, warp_col + 16 * j + (lane & 7) + ((lane >> 4) << 3),
-                                        2 * step + ((lane >> 3) & 1)));
+        if constexpr (LoaderB::kTransposed)
+          ptx::ldmatrix_x4_trans(b[j], TileB::address(smem_b, 16 * step + (lane & 15),
+                                                      warp_col / 8 + 2 * j + (lane >> 4)));
+        else
+          ptx::ldmatrix_x4(
+              b[j], TileB::address(smem_b, warp_col + 16 * j + (lane & 7) + ((lane >> 4) << 3),
+                                   2 * step + ((lane >> 3) & 1)));
+      }
+    }
+
+    __device__ __forceinline__ void multiply(Accumulator& acc) const {
+#pragma unroll
+      for (int j = 0; j < kWarpN / 16; ++j)
 #pragma unroll
         for (int i = 0; i < kWarpM / 16; ++i) {
-          ptx::mma_m16n8k16<T>(acc[i][2 * j], a[i], b[0], b[1]);
-          ptx::mma_m16n8k16<T>(acc[i][2 * j + 1], a[i], b[2], b[3]);
+          ptx::mma_m16n8k16<T>(acc[i][2 * j], a[i], b[j][0], b[j][1]);
+          ptx::mma_m16n8k16<T>(acc[i][2 * j + 1], a[i], b[j][2], b[j][3]);
         }
-      }
     }
-  }
-
-  __device__ static __forceinline__ void store(const Params& p, const Accumulator& acc, i64 row0,
-                                               int col0, int lane) {
-    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row};
-#pragma unroll
-    for (int i = 0; i < kWarpM / 16; ++i) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const i64 row = row0 + 16 * i + 8 * r + (lane >> 2);
-        if (row >= p.m) continue;
-        T* to = p.c + row * p.c_row;
-#pragma unroll
-        for (int j = 0; j < kWarpN / 8; ++j) {
-          const int col = col0 + 8 * j + 2 * (lane & 3);
-          if (col >= p.n) continue;
-          const float x = Epilogue::template apply<T>(acc[i][j][2 * r], operands, row, col);
-          if (col + 1 == p.n) {
-            to[col] = ptx::from_float<T>(x);
-            continue;
-          }
-          const float y = Epilogue::template apply<T>(acc[i][j][2 * r + 1], operands, row, col + 1);
-          if (p.pairs_c) {
-            *reinterpret_cast<u32*>(to + col) = ptx::pack<T>(x, y);
-          } else {
-            to[col] = ptx::from_float<T>(x);
-            to[col + 1] = ptx::from_float<T>(y);
-          }
-        }
-      }
-    }
-  }
+  };
 
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int tiles_m = ceil_div(p.m, kM);
-    const int tiles_n = ceil_div(p.n, kN);
-    const int group = blockIdx.x / (kRowGroup * tiles_n);
-    const int first_m = group * kRowGroup;
-    const int group_rows = min(kRowGroup, tiles_m - first_m);
-    const int in_group = blockIdx.x - group * kRowGroup * tiles_n;
-    const i64 row0 = static_cast<i64>(first_m + in_group % group_rows) * kM;
-    const int col0 = in_group / group_rows * kN;
+    const TilePlace tile =
+        raster(blockIdx.x, ceil_div(p.m, kM), ceil_div(p.n, kColumns), kRowGroup);
+    const i64 row0 = static_cast<i64>(tile.row) * kM;
+    const int col0 = tile.col * kColumns;
 
+    const Operand a = {p.a + row0 * p.a_row,         p.a_row, p.a_col,
+                       static_cast<int>(p.m - row0), p.k,     0};
+    const Operand b = {p.b + col0 * p.b_row, p.b_row, p.b_col, p.n - col0, p.k, p.n};
+    LoaderA loader_a(a);
+    LoaderB loader_b(b);
     const u32 base = ptx::shared_address(smem);
     const int steps = ceil_div(p.k, kK);
-    const auto load = [&](int step) {
+    constexpr int kParts = kK / 16;
+    const auto load = [&](int step, int part) {
       if (step < steps) {
-        const i64 k0 = static_cast<i64>(step) * kK;
         const u32 to = base + step % kStages * kStageBytes;
-        const int depth = static_cast<int>(p.k - k0);
-        load_tile<TileA, kThreads>(to, {p.a + row0 * p.a_row + k0 * p.a_col, p.a_row, p.a_col,
-                                        static_cast<int>(p.m - row0), depth, p.wide_a != 0});
-        load_tile<TileB, kThreads>(
-            to + TileA::kBytes, {p.b + col0 * p.b_row + k0 * p.b_col, p.b_row, p.b_col, p.n - col0,
-                                 depth, p.wide_b != 0});
+        loader_a.template start<kParts>(to, part);
+        loader_b.template start<kParts>(to + TileA::kBytes, part);
       }
-      ptx::cp_async_commit();  // also when empty: the count below stays constant
+      if (part == kParts - 1) {
+        ptx::cp_async_commit();  // also when empty: the counts below stay constant
+        loader_a.advance();
+        loader_b.advance();
+      }
     };
 
     const int warp_row = warp / kWarpsN * kWarpM;
@@ -141,16 +132,82 @@ struct Sm80 {
 #pragma unroll
         for (int e = 0; e < 4; ++e) acc[i][j][e] = 0.f;
 
+#pragma unroll 1
+    for (int step = 0; step < kStages - 1; ++step)
 #pragma unroll
-    for (int step = 0; step < kStages - 1; ++step) load(step);
+      for (int part = 0; part < kParts; ++part) load(step, part);
+    ptx::cp_async_wait<kStages - 2>();
+    __syncthreads();
+    // Of the next 16 of K, while the last are multiplied.
+    Fragments fragments[2];
+    fragments[0].load(base, 0, warp_row, warp_col, lane);
+#pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      ptx::cp_async_wait<kStages - 2>();
-      __syncthreads();  // slice `step` is there, and every warp is done with the buffer that is
-                        // filled next
-      load(step + kStages - 1);
-      multiply(acc, base + step % kStages * kStageBytes, warp_row, warp_col, lane);
+      const u32 here = base + step % kStages * kStageBytes;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        // The buffer that is filled was read to its end before the barrier of the step before.
+        load(step + kStages - 1, part);
+        if (part == kParts - 1) {
+          ptx::cp_async_wait<kStages - 2>();
+          __syncthreads();  // the next slice is there
+          fragments[kParts % 2].load(base + (step + 1) % kStages * kStageBytes, 0, warp_row,
+                                     warp_col, lane);
+        } else {
+          fragments[(part + 1) % 2].load(here, part + 1, warp_row, warp_col, lane);
+        }
+        fragments[part % 2].multiply(acc);
+      }
     }
-    store(p, acc, row0 + warp_row, col0 + warp_col, lane);
+    static_assert(kParts % 2 == 0, "a step begins with the first fragments");
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+    store(p, acc, base, row0, col0, warp_row, warp_col, lane);
+  }
+
+  // Through shared memory, so that rows leave in pieces of 16 bytes.
+  __device__ static __forceinline__ void store(const Params& p, const Accumulator& acc, u32 base,
+                                               i64 row0, int col0, int warp_row, int warp_col,
+                                               int lane) {
+    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
+                                         p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
+    warp_col /= kHalves;
+#pragma unroll
+    for (int i = 0; i < kWarpM / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWarpN / (8 * kHalves); ++j) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int row = warp_row + 16 * i + 8 * r + (lane >> 2);
+          const int col = warp_col + 8 * j + 2 * (lane & 3);
+          float x[kHalves][2];
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) x[half][e] = acc[i][kHalves * j + half][2 * r + e];
+          Epilogue::template apply<T>(x, operands, row0 + row, col0 + col);
+          ptx::store_shared_4(TileC::address(base, row, col / 8) + col % 8 * 2,
+                              ptx::pack<T>(x[0][0], x[0][1]));
+        }
+      }
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (int i = threadIdx.x; i < kM * TileC::kChunks; i += kThreads) {
+      const int row = i / TileC::kChunks, chunk = i % TileC::kChunks;
+      const int col = col0 + 8 * chunk;
+      if (row0 + row >= p.m || col >= p.n) continue;
+      const uint4 x = ptx::load_shared_16(TileC::address(base, row, chunk));
+      T* const to = p.c + (row0 + row) * p.c_row + col;
+      if (p.wide_c && col + 8 <= p.n) {
+        *reinterpret_cast<uint4*>(to) = x;
+      } else {
+        const u32 word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (col + e < p.n) to[e] = T{static_cast<u16>(word[e / 2] >> e % 2 * 16)};
+      }
+    }
   }
 };
 

@@ -23,6 +23,16 @@ __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// At the barrier that lies at the same place in CTA `cta` of the cluster. Without
+// `.release.cluster` that would be, which makes of it a fence of all memory.
+__device__ __forceinline__ void mbarrier_arrive_at(u32 barrier, u32 cta) {
+  asm volatile(
+      "{.reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; mbarrier.arrive.shared::cluster.b64 _, "
+      "[r];}" ::"r"(barrier),
+      "r"(cta)
+      : "memory");
+}
+
 // Arrives and announces `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)

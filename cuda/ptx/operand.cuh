@@ -14,7 +14,8 @@ __device__ __forceinline__ u64 operand_k_major(u32 address) {
   return u64{(address & 0x3ffff) >> 4} | u64{1} << 16 | u64{1024 >> 4} << 32 | u64{1} << 62;
 }
 
-// Contiguous along N (V); slabs are `slab_bytes` apart. Add 128 for the next 16 rows.
+// Contiguous along N (V), or along the 64 rows of A; slabs are `slab_bytes` apart. Add 128 for the
+// next 16 rows.
 __device__ __forceinline__ u64 operand_n_major(u32 address, u32 slab_bytes) {
   return u64{(address & 0x3ffff) >> 4} | u64{slab_bytes >> 4} << 16 | u64{1024 >> 4} << 32 |
          u64{1} << 62;

@@ -16,7 +16,11 @@ struct alignas(64) TensorMap {
 };
 
 // What the L2 cache is told of a copy's lines; the constants are those of CUTLASS.
-enum class L2 : u64 { kOnce = 0x12f0000000000000, kAgain = 0x14f0000000000000 };
+enum class L2 : u64 {
+  kNormal = 0x1000000000000000,
+  kOnce = 0x12f0000000000000,
+  kAgain = 0x14f0000000000000
+};
 
 __device__ __forceinline__ void prefetch(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -29,6 +33,18 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barri
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(use)
+      : "memory");
+}
+
+// As above, into the shared memory of each CTA of the cluster that has a bit in `ctas`, at the same
+// place, and each one's barrier at the same place is told.
+__device__ __forceinline__ void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier,
+                                                   int c0, int c1, int c2, int c3, L2 use,
+                                                   u16 ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(ctas), "l"(use)
       : "memory");
 }
 
@@ -54,9 +70,11 @@ __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until the memory that this thread's committed stores read may be overwritten.
+// Waits until the memory that this thread's committed stores read may be overwritten, but for the
+// `kPending` most recent groups.
+template <int kPending = 0>
 __device__ __forceinline__ void bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace stof::ptx

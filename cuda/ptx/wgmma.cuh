@@ -13,7 +13,10 @@
 
 namespace stof::ptx {
 
-// The product for one N, as two static functions (A is 64x16, B is 16xN):
+// The product for one N, as static functions (A is 64x16, B is 16xN):
+//   product<kTransposedA, kTransposedB>(d, a, b)
+//                           d += A B; both in shared memory, consecutive along the 16 or, if
+//                           transposed, along the 64 and N
 //   qk(d, a, b, accumulate)  d = A B or d += A B; both in shared memory, consecutive along the 16
 //   pv(d, a, b)              d += A B; A in registers, B in shared memory, consecutive along N
 // Specialised by stof_cupy/jit/wgmma.py for the sizes that a kernel needs, because an instruction

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit.attention_kernels import (
@@ -23,6 +22,8 @@ from stof_cupy.jit.attention_kernels import (
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
 from stof_cupy.jit.decoder_kernels import kv_cache, rms_norm, rotary
+from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -71,26 +72,43 @@ def head_dim_class(head_dim: int) -> int:
 
 @dataclass(frozen=True)
 class GemmTile:
-    """Rows and columns of C that a CTA and one of its warps compute."""
+    """Rows and columns of C that a CTA and one of its warps compute, and its buffers.
+
+    Attributes
+    ----------
+    m, n, warp_m, warp_n : int
+    k, stages : int
+        How deep a slice of A and B is, and how many there are room for.
+    """
 
     m: int
     n: int
     warp_m: int
     warp_n: int
+    k: int
+    stages: int
 
     @property
     def threads(self) -> int:
         """Threads of the CTA."""
         return self.m // self.warp_m * (self.n // self.warp_n) * 32
 
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the CTA."""
+        return self.stages * (self.m + self.n) * self.k * 2
 
-GEMM_TILES = (GemmTile(128, 128, 64, 32), GemmTile(64, 64, 32, 32))
-"""Large tile for throughput, small tile for products too small to fill the GPU with large ones."""
 
-_ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "GeluTanh"}
+GEMM_TILES = (
+    GemmTile(128, 256, 64, 64, 32, 4),
+    GemmTile(128, 128, 64, 64, 32, 3),
+    GemmTile(64, 64, 32, 32, 64, 3),
+)
+"""Large tiles for throughput, a small one for products too small to fill the GPU with large ones.
+All GPUs have the shared memory for them."""
 
 _FUNCTORS = {"add": "Add", "mul": "Multiply", "softcap": "SoftCap"}
-for _name, _type in {**_ACTIVATIONS, "silu": "Silu", "relu": "Relu"}.items():
+for _name, _type in ACTIVATIONS.items():
     _FUNCTORS[_name] = f"Unary<stof::activation::{_type}>"
     _FUNCTORS[f"gated_{_name}"] = f"Gated<stof::activation::{_type}>"
 """What :func:`elementwise` can be, and its type."""
@@ -100,36 +118,36 @@ for _name, _type in {**_ACTIVATIONS, "silu": "Silu", "relu": "Relu"}.items():
 def gemm_sm80(
     dtype: str,
     tile: GemmTile,
-    *,
-    bias: bool = False,
-    activation: str | None = None,
-    residual: bool = False,
+    epilogue: EpilogueKind = PLAIN,
+    layout: tuple[str, str] = ("k", "k"),
 ) -> KernelSpec:
-    """Return the mma.sync GEMM with the epilogue ``activation(a @ b + bias) + residual``."""
+    """Return the mma.sync GEMM.
+
+    Parameters
+    ----------
+    layout : tuple of {"k", "rows", "any"}
+        Along which axis A as ``(M, K)`` and B as ``(N, K)`` are contiguous, in 16-byte aligned
+        pieces.
+    """
     t = _SHORT[dtype]
-    stages = []
-    if bias:
-        stages.append(("bias", "stof::epilogue::Bias"))
-    if activation is not None:
-        name = _ACTIVATIONS[activation]
-        stages.append((activation, f"stof::epilogue::Activate<stof::activation::{name}>"))
-    if residual:
-        stages.append(("residual", "stof::epilogue::Residual"))
-    suffix = "".join(f"_{name}" for name, _ in stages)
-    chain = ", ".join(type_ for _, type_ in stages)
-    shape = f"{tile.m}, {tile.n}, {tile.warp_m}, {tile.warp_n}"
+    where = "" if layout == ("k", "k") else f"_{'_'.join(layout)}"
+    kinds = {"k": "kAlongK", "rows": "kAlongRows", "any": "kAnyStrides"}
+    arguments = [f"stof::{t}", *map(str, (tile.m, tile.n, tile.warp_m, tile.warp_n))]
+    arguments += [str(tile.k), str(tile.stages)]
+    arguments += [*(f"stof::gemm::{kinds[each]}" for each in layout), epilogue.type]
     return KernelSpec(
-        name=f"gemm_sm80_{t}_{tile.m}x{tile.n}{suffix}",
+        name=f"gemm_sm80_{t}_{tile.m}x{tile.n}{where}{epilogue.name}",
         header="gemm/sm80.cuh",
-        type=f"stof::gemm::Sm80<stof::{t}, {shape}, stof::epilogue::Chain<{chain}>>",
+        type=f"stof::gemm::Sm80<{', '.join(arguments)}>",
         params=(
             *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
             *((f"{name}_row", "i8") for name in ("residual", "c")),
             *((f"{name}_{axis}", "i8") for name in ("a", "b") for axis in ("row", "col")),
-            *((name, "i4") for name in ["m", "n", "k", "wide_a", "wide_b", "pairs_c"]),
+            *((name, "i4") for name in ("m", "n", "k", "wide_c", "pairs_residual")),
+            ("scale", "f4"),
         ),
         threads=tile.threads,
-        smem_bytes=3 * (tile.m + tile.n) * 32 * 2,
+        smem_bytes=tile.smem_bytes,
     )
 
 
@@ -273,22 +291,27 @@ def _attention() -> list[KernelSpec]:
     return specs
 
 
+def _gemm() -> list[KernelSpec]:
+    """Return GEMMs with the most common epilogues, and what each kernel can do once."""
+    gelu = EpilogueKind(bias=True, activation="gelu")
+    residual = EpilogueKind(bias=True, residual=True)
+    epilogues = (PLAIN, EpilogueKind(bias=True), gelu, residual)
+    specs = [gemm_sm80("float16", *each) for each in product(GEMM_TILES, epilogues)]
+    gate = EpilogueKind(activation="silu", gated=True)
+    specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
+    specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
+    specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
+    return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
+
+
 def catalogue() -> tuple[KernelSpec, ...]:
     """Return the instances that ``make kernels`` compiles, for each architecture they are for."""
     specs = _attention()
     for dtype in _SHORT:
-        epilogues: tuple[dict[str, Any], ...] = (
-            {},
-            {"bias": True},
-            {"bias": True, "activation": "gelu"},
-            {"bias": True, "activation": "gelu_tanh"},
-            {"bias": True, "residual": True},
-        )
-        for tile, epilogue in product(GEMM_TILES, epilogues):
-            specs.append(gemm_sm80(dtype, tile, **epilogue))
         specs += [layer_norm(dtype), rms_norm(dtype), embedding(dtype), kv_cache(dtype)]
         often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
         specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
+    specs += _gemm()
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

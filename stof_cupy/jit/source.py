@@ -94,6 +94,7 @@ def stub(spec: KernelSpec, root: Path | None = None) -> str:
     fields: Mapping[str, Any] = dtype.fields or {}
     checks = "\n".join(_field_check(name, code, *fields[name][:2]) for name, code in spec.params)
     prelude = f"{spec.prelude}\n" if spec.prelude else ""
+    cluster = f" __cluster_dims__({spec.cluster}, 1, 1)" if spec.cluster > 1 else ""
     # Angle brackets, because quotes would look in the current directory first. __INTADDR__, because
     # NVRTC 12 has neither offsetof nor __builtin_offsetof. The structured binding compiles only if
     # it names as many members as there are.
@@ -110,7 +111,7 @@ static_assert(sizeof(Params) == {dtype.itemsize}, "host: Params has {dtype.items
 [[maybe_unused]] static void fields([[maybe_unused]] const Params& all_of_them) {{
     [[maybe_unused]] const auto& [{names}] = all_of_them;
 }}
-extern "C" __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
+extern "C" __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks){cluster}
 {spec.symbol}(const __grid_constant__ Params params) {{
     extern __shared__ __align__(1024) char smem[];
     Kernel::run(params, smem);

@@ -58,6 +58,8 @@ class KernelSpec:
     may_spill : bool
         Whether it compiles even if it needs more registers than there are, because the code is not
         ours.
+    cluster : int
+        Blocks of a cluster, along the first axis of the grid, which is a multiple of it.
 
     Raises
     ------
@@ -82,6 +84,7 @@ class KernelSpec:
     prelude: str = ""
     nvrtc: tuple[int, int] = (0, 0)
     may_spill: bool = False
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

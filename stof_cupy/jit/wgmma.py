@@ -21,7 +21,7 @@ def wgmma(dtype: str, sizes: Iterable[int]) -> str:
     --------
     >>> text = wgmma("bf16", (128, 64, 128))
     >>> text.count("struct"), text.count("m64n128k16.f32.bf16.bf16")
-    (2, 2)
+    (2, 3)
     """
     return "namespace stof::ptx {\n" + "".join(_one(dtype, n) for n in sorted(set(sizes))) + "}\n"
 
@@ -42,6 +42,14 @@ struct Wgmma<{dtype}, {n}> {{
         "{name} {{{d}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;}}\\n"
         : {both}
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+  }}
+  template <int kTransposedA, int kTransposedB>
+  static __device__ __forceinline__ void product(float (&d)[{count}], u64 a, u64 b) {{
+    asm volatile(
+        "{{.reg .pred p; setp.ne.b32 p, 1, 0;\\n"
+        "{name} {{{d}}}, %{count}, %{count + 1}, p, 1, 1, %{count + 2}, %{count + 3};}}\\n"
+        : {both}
+        : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB));
   }}
   static __device__ __forceinline__ void pv(float (&d)[{count}], const u32* a, u64 b) {{
     asm volatile(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from functools import cache
-from itertools import count
 
 import numpy as np
 
@@ -17,12 +16,12 @@ class Counters:
     """Zeros on the current device, from which kernels count their rows and which they leave zero.
 
     Two kernels that run at the same time must not share one. Launches take them in turn, so one
-    comes again after 2**16 launches. A launch that a stream captures may run at any time, so it
-    takes one for good.
+    comes again after 2**18 words have been given out. A launch that a stream captures may run at
+    any time, so it takes one for good.
     """
 
-    _TURNS = 2**16
-    _CAPTURED = 2**16
+    _TURNS = 2**18
+    _CAPTURED = 2**20
 
     def __init__(self) -> None:
         import cupy
@@ -34,20 +33,26 @@ class Counters:
         with cupy.cuda.using_allocator(None):
             self._words = cupy.zeros(self._TURNS + self._CAPTURED, np.int32)
         cupy.cuda.get_current_stream().synchronize()
-        self._turn, self._captured = count(), count()
+        self._lock = threading.Lock()
+        self._turn, self._captured = 0, 0
 
-    def take(self) -> int:
-        """Return the address of a counter for one launch on the current stream."""
+    def take(self, count: int = 1) -> int:
+        """Return the address of `count` counters for one launch on the current stream."""
         import cupy
 
-        if cupy.cuda.get_current_stream().is_capturing():
-            index = next(self._captured)
-            if index >= self._CAPTURED:
-                got = f"more than {self._CAPTURED} launches"
-                raise UnsupportedError(mismatch("captured attention", got, "fewer"))
-            index += self._TURNS
-        else:
-            index = next(self._turn) % self._TURNS
+        with self._lock:
+            if cupy.cuda.get_current_stream().is_capturing():
+                index = self._captured
+                if index + count > self._CAPTURED:
+                    got = f"more than {self._CAPTURED} counters"
+                    raise UnsupportedError(mismatch("captured launches", got, "fewer"))
+                self._captured += count
+                index += self._TURNS
+            else:
+                if self._turn + count > self._TURNS:
+                    self._turn = 0
+                index = self._turn
+                self._turn += count
         return int(self._words.data.ptr) + 4 * index
 
 

@@ -23,16 +23,20 @@ Array = NDArray[Any]
 def gemm(
     a: Array, b: Array, *, epilogue: Epilogue | None = None, out: Array | None = None
 ) -> Array:
-    """``activation(a @ b + bias) + residual``; see :func:`stof_cupy.gemm`."""
+    """``activation(scale * a @ b + bias) + residual``; see :func:`stof_cupy.gemm`."""
     rows = widened(a).reshape(math.prod(a.shape[:-1]), a.shape[-1])
     # A transposed weight goes to BLAS as it is: copying it would cost a tenth of a layer's time.
     acc = rows @ (widened(b.T).T if b.T.flags.c_contiguous else widened(b))
     acc = acc.reshape(*a.shape[:-1], b.shape[-1])
     if epilogue is not None:
+        if epilogue.scale is not None:
+            acc *= epilogue.scale
         if epilogue.bias is not None:
             acc += widened(epilogue.bias)
+        gate, rest = np.split(acc, 2, -1) if epilogue.gated else (acc, None)
         if epilogue.activation is not None:
-            acc = _gelu(acc, "tanh" if epilogue.activation == "gelu_tanh" else "none")
+            gate = _activated(gate, epilogue.activation)
+        acc = gate if rest is None else gate * rest
         if epilogue.residual is not None:
             acc += widened(epilogue.residual)
     return stored(acc, a.dtype, out)
@@ -77,6 +81,18 @@ def embedding(
     if type_table is not None:
         acc += widened(type_table[token_types])
     return stored(acc, table.dtype, out)
+
+
+def _activated(x: Array, name: str) -> Array:
+    """Return an activation as a new array of the type of `x`."""
+    if name == "relu":
+        return np.where(x < 0, 0, x)
+    if name == "silu":
+        from scipy.special import expit
+
+        result: Array = x * expit(x)
+        return result
+    return _gelu(x, "tanh" if name == "gelu_tanh" else "none")
 
 
 def _gelu(x: Array, approximate: str) -> Array:

@@ -1,69 +1,23 @@
-"""Matrix products with a fused epilogue: ``activation(a @ b + bias) + residual``."""
+"""Matrix products with a fused epilogue: ``activation(scale * a @ b + bias) + residual``."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from typing import Any
 
-from stof_cupy.errors import DTypeError, ShapeError, UnsupportedError, mismatch
-from stof_cupy.jit import catalogue
-from stof_cupy.jit.catalogue import GemmTile
-from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.ops._arrays import (
-    Array,
-    aligned,
-    backend,
-    check_dtype,
-    check_no_overlap,
-    check_out,
-    check_shape,
-    device_dtype,
-    pointer,
-    unit_last,
-)
+from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops._arrays import Array, aligned, unit_last
 from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm_args import Problem, as_rows, validate
+from stof_cupy.ops.gemm_model import Choice
+from stof_cupy.ops.gemm_sm90 import Plan
 
-__all__ = ["Config", "Problem", "gemm"]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is to be computed; sizes in elements."""
-
-    dtype: str
-    m: int
-    n: int
-    k: int
-    bias: bool
-    activation: str | None
-    residual: bool
-
-
-@dataclass(frozen=True)
-class Config:
-    """How: the tile of C that a CTA computes."""
-
-    tile: GemmTile
-
-    def spec(self, problem: Problem) -> KernelSpec:
-        """Return the kernel for `problem`."""
-        return catalogue.gemm_sm80(
-            problem.dtype,
-            self.tile,
-            bias=problem.bias,
-            activation=problem.activation,
-            residual=problem.residual,
-        )
-
-    def blocks(self, problem: Problem) -> int:
-        """Return the number of CTAs."""
-        return -(-problem.m // self.tile.m) * -(-problem.n // self.tile.n)
+__all__ = ["Choice", "Problem", "gemm", "operands_of", "readable"]
 
 
 def gemm(
     a: Array, b: Array, *, epilogue: Epilogue | None = None, out: Array | None = None
 ) -> Array:
-    """Compute ``activation(a @ b + bias) + residual`` in one kernel.
+    """Compute ``activation(scale * a @ b + bias) + residual`` in one kernel.
 
     Parameters
     ----------
@@ -73,7 +27,7 @@ def gemm(
         Shape ``(K, N)``, dtype of `a`. A weight stored ``(N, K)`` is passed as ``w.T``: nothing is
         copied, and it is the layout the kernel reads fastest.
     epilogue : Epilogue, optional
-        Bias, activation and residual; left out: the plain product.
+        Bias, activation and residual; left out: the plain product. A gated one halves the columns.
     out : ndarray, optional
         Where to write the result: shape ``(..., M, N)``, dtype of `a`, contiguous last axis. It may
         be the residual itself, but must not overlap any other input.
@@ -99,7 +53,7 @@ def gemm(
            [ 2.,  5.,  8., 11.]], dtype=float32)
     """
     epilogue = Epilogue() if epilogue is None else epilogue
-    where, problem = _validate(a, b, epilogue, out)
+    where, problem = validate(a, b, epilogue, out)
     if where == "numpy":
         from stof_cupy.ops import cpu
 
@@ -107,96 +61,53 @@ def gemm(
     return _launch(problem, a, b, epilogue, out)
 
 
-def _validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple[str, Problem]:
-    """Check every argument and describe the problem."""
-    if not isinstance(epilogue, Epilogue):
-        raise DTypeError(mismatch("epilogue", type(epilogue).__name__, "an Epilogue"))
-    bias, residual = epilogue.bias, epilogue.residual
-    where = backend(a=a, b=b, bias=bias, residual=residual, out=out)
-    check_dtype("a", a)
-    check_dtype("b", b, a, "a")
-    if a.ndim < 2:
-        raise ShapeError(mismatch("a", tuple(a.shape), "(..., M, K)"))
-    k = a.shape[-1]
-    check_shape("b", b, (k, "N"))
-    n = b.shape[1]
-    shape = (*a.shape[:-1], n)
-    if bias is not None:
-        check_dtype("bias", bias, a, "a")
-        check_shape("bias", bias, (n,))
-    if residual is not None:
-        check_dtype("residual", residual, a, "a")
-        check_shape("residual", residual, shape)
-    check_out(out, shape, a)
-    check_no_overlap(out, residual, a=a, b=b, bias=bias, residual=residual)
-    m = math.prod(a.shape[:-1])
-    if where == "cuda" and max(m, n, k) > 2**31 - 128:
-        raise UnsupportedError(mismatch("(M, N, K)", (m, n, k), "each at most 2^31 - 128"))
-    dtype = device_dtype("a", a) if where == "cuda" else a.dtype.name
-    return where, Problem(
-        dtype, m, n, k, bias is not None, epilogue.activation, residual is not None
-    )
-
-
-def _choose(problem: Problem, sm_count: int) -> Config:
-    """Return the large tile if it fills `sm_count` multiprocessors, else the small one."""
-    large, small = map(Config, catalogue.GEMM_TILES)
-    return large if large.blocks(problem) >= sm_count else small
-
-
-def _launch(problem: Problem, a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> Array:
-    """Build the kernel and run it on the arrays' device and CuPy's current stream."""
+def _launch(
+    problem: Problem,
+    a: Array,
+    b: Array,
+    epilogue: Epilogue,
+    out: Array | None,
+    choice: Choice | None = None,
+) -> Array:
+    """Run a kernel on the arrays' device and CuPy's current stream, by default the model's."""
     import cupy
 
     from stof_cupy.jit.device import facts
-    from stof_cupy.jit.launch import kernel
 
     device = a.device.id
     with cupy.cuda.Device(device):
-        config = _choose(problem, facts(device).sm_count)
-        run = kernel(config.spec(problem), device)
         if out is None:
             out = cupy.empty((*a.shape[:-1], problem.n), a.dtype)
         if not out.size:
             return out
-        c = _rows(out)
+        c = as_rows(out)
         in_place = c.data.ptr == out.data.ptr
-        rows = _rows(a)
-        weight = b.T
-        bias = None if epilogue.bias is None else cupy.ascontiguousarray(epilogue.bias)
-        residual = None if epilogue.residual is None else unit_last(_rows(epilogue.residual))
-        (a_row, a_col), (b_row, b_col) = _strides(rows), _strides(weight)
-        params = run.pack(
-            a=rows.data.ptr,
-            b=weight.data.ptr,
-            c=c.data.ptr,
-            bias=pointer(bias),
-            residual=pointer(residual),
-            residual_row=0 if residual is None else _strides(residual)[0],
-            a_row=a_row,
-            a_col=a_col,
-            b_row=b_row,
-            b_col=b_col,
-            c_row=_strides(c)[0],
-            m=problem.m,
-            n=problem.n,
-            k=problem.k,
-            wide_a=a_col == 1 and aligned(rows, 16, a_row),
-            wide_b=b_col == 1 and aligned(weight, 16, b_row),
-            pairs_c=aligned(c, 4, _strides(c)[0]),
-        )
-        run((config.blocks(problem),), params)
+        rows, weight = as_rows(a), b.T
+        if choice is None:
+            found = gemm_sm90.layout(problem, rows, weight)
+            choice = gemm_model.choose(problem, found, facts(device))
+        operands = operands_of(epilogue)
+        if isinstance(choice, Plan):
+            gemm_sm90.prepare(choice, problem, rows, weight, c, **operands)()
+        else:
+            gemm_sm80.launch(choice, problem, rows, weight, c, **operands)
         if not in_place:
             out[...] = c.reshape(out.shape)
     return out
 
 
-def _rows(x: Array) -> Array:
-    """Return `x` as a matrix; a copy only where its leading axes do not collapse."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+def operands_of(epilogue: Epilogue) -> dict[str, Any]:
+    """Return what a kernel reads besides A and B, copied where it could not read it."""
+    residual = None if epilogue.residual is None else unit_last(as_rows(epilogue.residual))
+    scale = 1.0 if epilogue.scale is None else epilogue.scale
+    return {"bias": readable(epilogue.bias), "residual": residual, "scale": scale}
 
 
-def _strides(x: Array) -> tuple[int, int]:
-    """Return the strides of a matrix in elements; an axis of length one counts as contiguous."""
-    row, col = (s // x.itemsize for s in x.strides)
-    return row, 1 if x.shape[1] == 1 else col
+def readable(x: Array | None) -> Array | None:
+    """Return an array of one axis, contiguous and 4-byte aligned."""
+    if x is None:
+        return None
+    import cupy
+
+    x = cupy.ascontiguousarray(x)
+    return x if aligned(x, 4) else x.copy()

@@ -142,9 +142,11 @@ def gemm(
     bias: ArrayLike | None = None,
     activation: str | None = None,
     residual: ArrayLike | None = None,
+    gated: bool = False,
+    scale: float | None = None,
     precision: str | None = None,
 ) -> Exact:
-    """``activation(a @ b + bias) + residual``, with activation None, "gelu" or "gelu_tanh".
+    """``activation(scale * a @ b + bias) + residual``, all as in :class:`stof_cupy.Epilogue`.
 
     Examples
     --------
@@ -153,13 +155,27 @@ def gemm(
     """
     rounded = rounder(precision)
     out = rounded(a) @ rounded(b)
+    if scale is not None:
+        out = out * scale
     if bias is not None:
         out = out + rounded(bias)
+    gate, rest = np.split(out, 2, -1) if gated else (out, np.ones(1))
     if activation is not None:
-        out = gelu(out, approximate="tanh" if activation == "gelu_tanh" else "none")
+        gate = _activation(gate, activation)
+    out = gate * rest
     if residual is not None:
         out = out + rounded(residual)
     return rounded(out)
+
+
+def _activation(x: Exact, name: str) -> Exact:
+    if name == "relu":
+        return np.where(x < 0, 0, x)
+    if name == "silu":
+        from scipy.special import expit
+
+        return np.asarray(x * expit(x), np.float64)
+    return gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
 def layer_norm(

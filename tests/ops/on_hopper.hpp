@@ -1,5 +1,8 @@
-// The instructions of cuda/ptx/ that the sm_90a attention is made of, on the CPU; the rest of CUDA
-// is in tests/masks/on_host.hpp. Compiled by tests/ops/on_hopper.py.
+// The instructions of cuda/ptx/ that kernels of sm_90a are made of, on the CPU; the rest of CUDA is
+// in tests/masks/on_host.hpp. Compiled by tests/ops/on_hopper.py.
+//
+// The threads of a cluster are numbered through here, CTA after CTA, and run as those of one CTA;
+// the kernel is told its own numbers (thread_of_cta, block_of_cta).
 //
 // What is asynchronous on the GPU happens late here, to show who does not wait for it: a copy into
 // shared memory lands at a random time, a product reads its operands when somebody waits for it,
@@ -17,11 +20,29 @@
 namespace host {
 
 std::mt19937 chance(1);
-char* shared;                        // where shared memory is
-constexpr unsigned kShared = 0x400;  // and its address
+char* shared;                        // where shared memory of the cluster is
+constexpr unsigned kShared = 0x400;  // and its address in each CTA
 constexpr unsigned kSwizzleAtom = 1024;
+constexpr unsigned kEach = 1 << 18;   // bytes of each CTA
+constexpr unsigned kOfCta = 1 << 20;  // an address of CTA r of the cluster has r + 1 times this
 
-inline char* at(unsigned address) { return shared + (address - kShared); }
+unsigned cta_threads, cta_count;  // of the cluster
+inline unsigned rank() { return threadIdx.x / cta_threads; }
+inline Index thread_of_cta() { return {threadIdx.x % cta_threads, 0, 0}; }
+inline Index block_of_cta() { return {blockIdx.x + rank(), 0, 0}; }
+
+inline unsigned address_in(unsigned cta, unsigned address) {
+  assert(address < kOfCta && cta < cta_count);
+  return address + (cta + 1) * kOfCta;
+}
+inline unsigned absolute(unsigned address) {
+  return address < kOfCta ? address_in(rank(), address) : address;
+}
+inline char* at(unsigned address) {
+  const unsigned full = absolute(address), in_cta = full % kOfCta - kShared;
+  assert(in_cta < kEach);
+  return shared + (full / kOfCta - 1) * kEach + in_cta;
+}
 
 // Where the 16-byte chunks of 128-byte rows really are.
 inline unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
@@ -49,10 +70,10 @@ struct Named {
   int arrived = 0;
   unsigned round = 0;
 };
-std::map<int, Named> named;
+std::map<std::pair<unsigned, int>, Named> named;  // by CTA and number
 
 inline void reach(int id, int members, bool wait) {
-  Named& barrier = named[id];
+  Named& barrier = named[{rank(), id}];
   if (++barrier.arrived == members) {
     barrier.arrived = 0;
     ++barrier.round;
@@ -107,17 +128,25 @@ struct Map {
 // Calls visit(place in the box, pointer or null) for each element of a box.
 template <typename Visit>
 void walk(const Map& map, const int (&corner)[4], Visit visit) {
-  assert(map.box[2] == 1 && map.box[3] == 1 && map.element == 2);
-  for (unsigned row = 0; row < map.box[1]; ++row) {
-    for (unsigned col = 0; col < map.box[0]; ++col) {
-      const long long c[4] = {corner[0] + col, corner[1] + row, corner[2], corner[3]};
-      bool inside = true;
-      for (int i = 0; i < 4; ++i) inside = inside && c[i] >= 0 && c[i] < map.dims[i];
-      char* element = map.data + 2 * c[0];
-      for (int i = 0; i < 3; ++i) element += c[i + 1] * map.strides[i];
-      visit(row * 2 * map.box[0] + 2 * col, inside ? element : nullptr);
+  assert(map.element == 2);
+  unsigned count = 1;
+  for (const unsigned side : map.box) count *= side;
+  for (unsigned place = 0; place < count; ++place) {
+    unsigned rest = place;
+    long long c[4];
+    bool inside = true;
+    for (int i = 0; i < 4; rest /= map.box[i], ++i) {
+      c[i] = corner[i] + static_cast<long long>(rest % map.box[i]);
+      inside = inside && c[i] >= 0 && c[i] < map.dims[i];
     }
+    char* element = map.data + 2 * c[0];
+    for (int i = 0; i < 3; ++i) element += c[i + 1] * map.strides[i];
+    visit(2 * place, inside ? element : nullptr);
   }
+}
+
+inline unsigned bytes(const Map& map) {
+  return 2 * map.box[0] * map.box[1] * map.box[2] * map.box[3];
 }
 
 // ---------------------------------------------------------------- products and stores, done late
@@ -138,7 +167,7 @@ struct Late {
     groups.pop_front();
   }
 };
-std::vector<Late> products(512), stores(512);
+std::vector<Late> products(4096), stores(4096);
 
 // A group of products is done for all threads of a warpgroup, or for none: the hardware lets no
 // warp run ahead so far that its leader could release operands which others have yet to read.
@@ -195,7 +224,15 @@ inline bool settled() {
 }  // namespace host
 
 inline void __threadfence_system() {}
+inline void __threadfence() {}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline long long clock64() { return 0; }
+
+struct float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float4 __ldcg(const float4* from) { return *from; }
 
 namespace stof::ptx {
 
@@ -210,49 +247,76 @@ struct alignas(64) TensorMap {
   }
 };
 
-enum class L2 : u64 { kOnce, kAgain };
+enum class L2 : u64 { kNormal, kOnce, kAgain };
 
 inline void mbarrier_init(u32 barrier, u32 arrivals) {
   assert(barrier % 8 == 0 && arrivals > 0);
   host::MBarrier made;
   made.count = made.pending = arrivals;
-  assert(host::mbarriers.emplace(barrier, made).second);
+  assert(host::mbarriers.emplace(host::absolute(barrier), made).second);
 }
 inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(u32 barrier) {
-  host::MBarrier& b = host::mbarriers.at(barrier);
+  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
   assert(b.pending > 0);
   --b.pending;
   b.settle();
 }
+inline void mbarrier_arrive_at(u32 barrier, u32 cta) {
+  mbarrier_arrive(host::address_in(cta, barrier));
+}
 inline void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
-  host::mbarriers.at(barrier).bytes += bytes;
+  host::mbarriers.at(host::absolute(barrier)).bytes += bytes;
   mbarrier_arrive(barrier);
 }
 inline bool mbarrier_try_wait(u32 barrier, u32 parity) {
-  host::MBarrier& b = host::mbarriers.at(barrier);
+  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
   if ((b.phase & 1) != parity) return true;
   host::wait_for_change(b.phase);
   return (b.phase & 1) != parity;
 }
 
 inline void prefetch(const TensorMap&) {}
-inline void tma_load(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2, int c3,
-                     L2) {
+inline u32 cluster_rank() { return host::rank(); }
+inline void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {
+  const u32 place = host::address_in(cta, to);
+  assert(to % 8 == 0);
+  const auto move = [=] {
+    host::write(place, x);
+    host::write(place + 4, y);
+  };
+  host::copies.push_back({move, host::address_in(cta, barrier), 8});
+}
+inline void cluster_sync() { host::wait_at(host::cta->all); }
+
+// The chunks of a box are swizzled by their place in a CTA's shared memory.
+inline void tma_load_to(u32 cta, u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2,
+                        int c3) {
   const host::Map tensor = map.read();
   assert(to % host::kSwizzleAtom == 0 && tensor.box[0] == 64);
-  host::copies.push_back({[=] {
-                            host::walk(tensor, {c0, c1, c2, c3}, [&](u32 place, const char* from) {
-                              u16 x = 0;
-                              if (from) std::memcpy(&x, from, 2);
-                              host::write(host::swizzled(to + place), x);
-                            });
-                          },
-                          barrier, 2 * tensor.box[0] * tensor.box[1]});
+  const auto move = [=] {
+    host::walk(tensor, {c0, c1, c2, c3}, [&](u32 place, const char* from) {
+      u16 x = 0;
+      if (from) std::memcpy(&x, from, 2);
+      host::write(host::address_in(cta, host::swizzled(to + place)), x);
+    });
+  };
+  host::copies.push_back({move, host::address_in(cta, barrier), host::bytes(tensor)});
+}
+inline void tma_load(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2, int c3,
+                     L2) {
+  tma_load_to(host::rank(), to, map, barrier, c0, c1, c2, c3);
+}
+inline void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2,
+                               int c3, L2, u16 ctas) {
+  for (u32 cta = 0; cta < host::cta_count; ++cta)
+    if (ctas >> cta & 1) tma_load_to(cta, to, map, barrier, c0, c1, c2, c3);
 }
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
   assert(to % 16 == 0 && bytes % 16 == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0);
-  host::copies.push_back({[=] { std::memcpy(host::at(to), from, bytes); }, barrier, bytes});
+  const u32 place = host::absolute(to);
+  host::copies.push_back({[=] { std::memcpy(host::at(place), from, bytes); },
+                          host::absolute(barrier), bytes});
 }
 inline void tma_store(const TensorMap& map, u32 from, int c0, int c1, int c2, int c3) {
   const host::Map tensor = map.read();
@@ -264,9 +328,10 @@ inline void tma_store(const TensorMap& map, u32 from, int c0, int c1, int c2, in
   });
 }
 inline void bulk_commit() { host::stores[threadIdx.x].commit(); }
-inline void bulk_wait_read() {
+template <int kPending = 0>
+void bulk_wait_read() {
   host::Late& mine = host::stores[threadIdx.x];
-  while (!mine.groups.empty()) mine.do_one();
+  while (mine.groups.size() > kPending) mine.do_one();
 }
 
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
@@ -280,7 +345,8 @@ void give_registers() {}
 inline void fault() { assert(false); }
 
 inline u32 shared_address(const void* p) {
-  return static_cast<u32>(static_cast<const char*>(p) - host::shared) + host::kShared;
+  const char* mine = host::shared + host::rank() * host::kEach;
+  return static_cast<u32>(static_cast<const char*>(p) - mine) + host::kShared;
 }
 inline u32 load_shared_4(u32 address) { return host::read<u32>(address); }
 inline uint2 load_shared_8(u32 address) {
@@ -292,6 +358,10 @@ inline uint4 load_shared_16(u32 address) {
   return host::read<uint4>(address);
 }
 inline void store_shared_2(u32 address, u16 x) { host::write(address, x); }
+inline void store_shared_4(u32 address, u32 x) {
+  assert(address % 4 == 0);
+  host::write(address, x);
+}
 inline void store_shared_16(u32 address, uint4 x) {
   assert(address % 16 == 0);
   host::write(address, x);
@@ -343,10 +413,31 @@ struct Wgmma {
     });
   }
 
+  template <int kTransposedA, int kTransposedB>
+  static void product(float (&d)[kN / 2], u64 a, u64 b) {
+    float* const to = d;
+    host::products[threadIdx.x].open.push_back([=] {
+      const host::Operand left(a), right(b);
+      float x[2][16], y[16];
+      for (int r = 0; r < 2; ++r)
+        for (int k = 0; k < 16; ++k)
+          x[r][k] = host::number<T>(host::read<u16>(kTransposedA ? left.n_major(k, row(2 * r))
+                                                                 : left.k_major(row(2 * r), k)));
+      for (int c = 0; c < kN / 4; ++c) {  // of this thread's columns
+        const int i = c / 2 * 4 + c % 2;
+        for (int k = 0; k < 16; ++k)
+          y[k] = host::number<T>(host::read<u16>(kTransposedB ? right.n_major(k, col(i))
+                                                              : right.k_major(col(i), k)));
+        for (int r = 0; r < 2; ++r)
+          for (int k = 0; k < 16; ++k) to[i + 2 * r] += x[r][k] * y[k];
+      }
+    });
+  }
+
   static void pv(float (&d)[kN / 2], const u32* a, u64 b) {
     // Lane 4g + q holds columns 2q, 2q + 1 (a[0], a[1]) and 2q + 8, 2q + 9 (a[2], a[3]) of rows g
     // and g + 8, in turn.
-    static std::vector<std::array<u32, 4>> fragments(512);
+    static std::vector<std::array<u32, 4>> fragments(4096);
     std::copy(a, a + 4, fragments[threadIdx.x].begin());
     __syncwarp();
     std::array<std::array<float, 16>, 2> x;

@@ -1,6 +1,6 @@
-"""The sm_90a attention compiled for the CPU: every thread, barrier and copy of it, but no GPU.
+"""Kernels of sm_90a compiled for the CPU: every thread, barrier and copy of them, but no GPU.
 
-What it shows is that the kernel computes the right thing, whatever the order of its threads and
+What it shows is that a kernel computes the right thing, whatever the order of its threads and
 copies, as long as the instructions do what tests/ops/on_hopper.hpp says.
 """
 
@@ -22,25 +22,32 @@ from tests.masks import on_host
 HERE = Path(__file__).parent
 _KERNEL = """
 #include "{folder}/on_hopper.hpp"
+#define threadIdx (host::thread_of_cta())
+#define blockIdx (host::block_of_cta())
 #include "{header}"
 using Kernel = {type};
 static_assert(sizeof(Kernel::Params) == {params} && Kernel::kThreads == {threads});
-static_assert(Kernel::kSmemBytes == {smem});
+static_assert(Kernel::kSmemBytes == {smem} && Kernel::kSmemBytes <= host::kEach);
 static Kernel::Params params;
-alignas(1024) static char smem[{smem}];
+alignas(1024) static char smem[{cluster} * host::kEach];
+static void run_kernel() {{ Kernel::run(params, smem + host::rank() * host::kEach); }}
+#undef threadIdx
+#undef blockIdx
 
 // 0 for a good end, 1 for threads that wait forever, 2 for copies that nobody waited for.
 extern "C" int launch(const void* packed, unsigned grid, unsigned seed) {{
   std::memcpy(&params, packed, sizeof params);
-  host::body = [] {{ Kernel::run(params, smem); }};
+  host::body = run_kernel;
   host::shared = smem;
+  host::cta_threads = {threads};
+  host::cta_count = {cluster};
   host::chance.seed(seed);
   std::mt19937 random(seed);
-  host::Cta cta({threads});
+  host::Cta cta({threads} * {cluster});
   host::cta = &cta;
   host::beside = host::land_one;
   gridDim.x = grid;
-  for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {{
+  for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x += {cluster}) {{
     std::memset(smem, 0xff, sizeof smem);
     host::reset();
     if (!host::run_cta(random)) return 1;
@@ -49,6 +56,16 @@ extern "C" int launch(const void* packed, unsigned grid, unsigned seed) {{
   return 0;
 }}
 """
+
+
+def launch(spec: KernelSpec, grid: int, fields: dict[str, Any], *, seed: int = 0) -> None:
+    """Run a kernel on NumPy arrays, cluster after cluster."""
+    assert fields.keys() == {name for name, _ in spec.params}
+    assert grid % spec.cluster == 0
+    values = tuple(fields[name] for name, _ in spec.params)
+    packed = np.array([values], spec.params_dtype())
+    status = _compiled(spec)(packed.ctypes.data, grid, seed)
+    assert status == 0, ("", "threads wait forever", "left before its copies were done")[status]
 
 
 def attend(
@@ -67,7 +84,7 @@ def attend(
     long_slots: int = 0,
     seed: int = 0,
 ) -> np.ndarray:
-    """Run the kernel with a few CTAs, one after the other; return the LSE."""
+    """Run the attention with a few CTAs, one after the other; return the LSE."""
     dtype = q.dtype.name
     spec = attention_sm90(dtype, config)
     batch, heads, seq_q, dim_qk = q.shape
@@ -110,20 +127,27 @@ def attend(
         "dim_v": v.shape[3],
         "scale_log2": (dim_qk**-0.5 if scale is None else scale) * math.log2(math.e),
     }
-    values = tuple(fields.pop(name) for name, _ in spec.params)
-    assert not fields
-    packed = np.array([values], spec.params_dtype())
-    status = _compiled(spec)(packed.ctypes.data, min(ctas, rows), seed)
-    assert status == 0, ("", "threads wait forever", "left before its copies were done")[status]
+    launch(spec, min(ctas, rows), fields, seed=seed)
     assert counter[0] == 0, "the next launch would not begin at the first row"
     return lse
 
 
 def tensor_map(x: np.ndarray, rows: int) -> bytes:
-    """Return what `host::Map` in on_hopper.hpp reads."""
+    """Return a map of an array of four axes whose boxes are `rows` rows of 64."""
+    return encode(x.ctypes.data, x.dtype.name, x.shape[::-1], x.strides[-2::-1], (64, rows, 1, 1))
+
+
+def encode(
+    address: int,
+    dtype: str,
+    dims: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+) -> bytes:
+    """Return what `host::Map` in on_hopper.hpp reads, in place of what the driver encodes."""
+    assert len(dims) == 4, dtype
     layout = [("data", "u8"), ("strides", "(3,)i8"), ("dims", "(4,)u4"), ("box", "(4,)u4")]
-    dims, strides = x.shape[::-1], x.strides[-2::-1]
-    values = (x.ctypes.data, strides, dims, (64, rows, 1, 1), x.itemsize)
+    values = (address, strides, dims, box, 2)
     made = np.array([values], [*layout, ("element", "u4")]).tobytes()
     return made + bytes(128 - len(made))
 
@@ -137,6 +161,7 @@ def _compiled(spec: KernelSpec) -> Callable[..., int]:
         params=spec.params_dtype().itemsize,
         threads=spec.threads,
         smem=spec.smem_bytes,
+        cluster=spec.cluster,
     )
     function = on_host.library(source).launch
     function.restype = ctypes.c_int

@@ -39,6 +39,22 @@ def test_gemm_with_epilogue(dtype: str, activation: str | None, lead: tuple[int,
         assert_close(out, exact, low)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gemm_with_a_gate(dtype: str, activation: str) -> None:
+    generator = rng(3)
+    a = random_array(generator, (5, 37), dtype)
+    weight = random_array(generator, (22, 37), dtype)
+    bias, residual = random_array(generator, (22,), dtype), random_array(generator, (5, 11), dtype)
+    terms = {"bias": bias, "residual": residual, "scale": 0.5, "gated": True}
+    out = cpu.gemm(a, weight.T, epilogue=Epilogue(activation=activation, **terms))
+    exact, low = (
+        reference.gemm(a, weight.T, activation=activation, **terms, **rounding)
+        for rounding in ({}, precision(dtype))
+    )
+    assert_close(out, exact, low)
+
+
 def test_gemm_without_epilogue_rounds_once() -> None:
     a = np.full((1, 4096), 1, np.float16)
     b = np.full((4096, 1), 1, np.float16)

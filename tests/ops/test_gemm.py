@@ -10,9 +10,10 @@ import pytest
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.ops import gemm as module
-from stof_cupy.ops import reference
-from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops import gemm_sm80, reference
+from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue
 from stof_cupy.ops.gemm import gemm
+from stof_cupy.ops.gemm_args import validate
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 DTYPES = ("float16", "bfloat16")
@@ -38,24 +39,23 @@ def test_other_bad_arguments():
     a, b = np.ones((2, 3), np.float32), np.ones((3, 3), np.float32)
     with pytest.raises(DTypeError, match="b: got float64"):
         gemm(a, b.astype(np.float64))
-    with pytest.raises(ArgumentError, match="relu"):
-        Epilogue(activation="relu")
+    with pytest.raises(ArgumentError, match="tanh"):
+        Epilogue(activation="tanh")
+    with pytest.raises(ArgumentError, match="gated"):
+        Epilogue(gated=True)
+    with pytest.raises(ShapeError, match="even N"):
+        gemm(a, b, epilogue=Epilogue(activation="silu", gated=True))
     with pytest.raises(DTypeError, match="epilogue"):
         gemm(a, b, epilogue="gelu")
     with pytest.raises(ArgumentError, match="possibly shared with a"):
         gemm(a, b, out=a)
 
 
-@pytest.mark.parametrize(
-    ("sms", "m", "n", "tile"), [(132, 4096, 4096, 0), (132, 128, 384, 1), (1, 1, 1, 0)]
-)
-def test_the_small_tile_serves_products_too_small_for_the_gpu(sms, m, n, tile):
-    problem = module.Problem("float16", m, n, 64, False, None, False)
-    assert module._choose(problem, sms).tile is GEMM_TILES[tile]
+def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False, tile=None):
+    """Run on the GPU into poisoned memory, and compare with the oracle.
 
-
-def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False):
-    """Run on the GPU into poisoned memory, and compare with the oracle."""
+    With the kernel of sm_80 if a tile is given, else with what is chosen.
+    """
     import cupy
 
     def upload(x):
@@ -65,22 +65,28 @@ def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False):
     on_a = strided(on_a)[view_a] if view_a else on_a
     on_b = strided(on_b)[view_b] if view_b else on_b
     operands = {name: epilogue.get(name) for name in ("bias", "residual")}
-    activation = epilogue.get("activation")
-    on_gpu = Epilogue(activation=activation, **{k: upload(x) for k, x in operands.items()})
-    out = poison((*a.shape[:-1], b.shape[1]), a.dtype, cupy)
-    got = gemm(on_a, on_b, epilogue=on_gpu, out=out)
+    how = {name: x for name, x in epilogue.items() if name not in operands}
+    on_gpu = Epilogue(**how, **{k: upload(x) for k, x in operands.items()})
+    columns = b.shape[1] // (2 if epilogue.get("gated") else 1)
+    out = poison((*a.shape[:-1], columns), a.dtype, cupy)
+    if tile is None:
+        got = gemm(on_a, on_b, epilogue=on_gpu, out=out)
+    else:
+        _, problem = validate(on_a, on_b, on_gpu, out)
+        got = module._launch(problem, on_a, on_b, on_gpu, out, gemm_sm80.Config(tile))
     assert got is out
-    exact = reference.gemm(a, b, activation=activation, **operands)
-    low = reference.gemm(a, b, activation=activation, **operands, precision=a.dtype.name)
+    exact = reference.gemm(a, b, **how, **operands)
+    low = reference.gemm(a, b, **how, **operands, precision=a.dtype.name)
     assert_close(got, exact, low)
 
 
-def draw(g, m, n, k, dtype, *, bias, activation, residual):
+def draw(g, m, n, k, dtype, *, bias, activation, residual, gated=False):
     a = random_array(g, (m, k), dtype)
-    b = random_array(g, (k, n), dtype, scale=max(k, 1) ** -0.5)
-    epilogue = {"activation": activation}
+    columns = 2 * n if gated else n
+    b = random_array(g, (k, columns), dtype, scale=max(k, 1) ** -0.5)
+    epilogue = {"activation": activation, "gated": gated}
     if bias:
-        epilogue["bias"] = random_array(g, (n,), dtype)
+        epilogue["bias"] = random_array(g, (columns,), dtype)
     if residual:
         epilogue["residual"] = random_array(g, (m, n), dtype)
     return a, b, epilogue
@@ -90,7 +96,7 @@ def draw(g, m, n, k, dtype, *, bias, activation, residual):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("bias", "activation", "residual"),
-    list(product((False, True), (None, "gelu", "gelu_tanh"), (False, True))),
+    list(product((False, True), (None, *ACTIVATIONS), (False, True))),
 )
 def test_epilogues(bias, activation, residual, dtype):
     g = rng(11)
@@ -99,6 +105,32 @@ def test_epilogues(bias, activation, residual, dtype):
             *draw(g, m, n, k, dtype, bias=bias, activation=activation, residual=residual),
             transposed=True,
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gates(activation, dtype):
+    g = rng(21)
+    how = {"bias": True, "activation": activation, "residual": True, "gated": True}
+    # Where sm_90 has a kernel, and where it has not: halves that are not of whole 8 columns.
+    for m, n, k in ((300, 192, 96), (17, 72, 40), (130, 33, 100), (1, 5, 64)):
+        a, b, epilogue = draw(g, m, n, k, dtype, **how)
+        compare(a, b, {**epilogue, "scale": 0.5}, transposed=True)
+        compare(a, b, epilogue)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("view", ["", "slice", "reversed", "rows"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("tile", GEMM_TILES, ids=lambda t: f"{t.m}x{t.n}")
+def test_the_kernel_of_sm_80(tile, transposed, view):
+    g = rng(22)
+    for m, n, k in ((1, 72, 40), (300, 520, 200), (2000, 1000, 328), (130, 33, 100)):
+        how = {"bias": True, "activation": "silu", "residual": True, "gated": m % 100 == 0}
+        a, b, epilogue = draw(g, m, n, k, DTYPES[m % 2], **how)
+        compare(a, b, epilogue, transposed=transposed, view_b="" if transposed else view, tile=tile)
+        compare(a, b, epilogue, transposed=transposed, view_a=view, tile=tile)
 
 
 @pytest.mark.gpu
@@ -131,9 +163,10 @@ def test_random_shapes_and_strides(seed):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_many_slices_through_the_large_tile(dtype):
+def test_many_slices(dtype):
     case = draw(rng(16), 2500, 1100, 1000, dtype, bias=True, activation="gelu", residual=True)
-    compare(*case, transposed=True)
+    for tile in (None, *GEMM_TILES):
+        compare(*case, transposed=True, tile=tile)
 
 
 @pytest.mark.gpu

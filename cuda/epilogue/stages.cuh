@@ -1,0 +1,9 @@
+// Every stage; jit/epilogues.py names them.
+#pragma once
+
+#include "epilogue/activate.cuh"
+#include "epilogue/bias.cuh"
+#include "epilogue/chain.cuh"
+#include "epilogue/gate.cuh"
+#include "epilogue/residual.cuh"
+#include "epilogue/scale.cuh"

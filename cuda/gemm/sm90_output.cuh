@@ -1,0 +1,384 @@
+// What becomes of a warpgroup's sums in the sm_90a GEMM: added up with those of other pieces of K,
+// taken through the epilogue, rounded and stored.
+#pragma once
+
+#include "gemm/sm90_norm.cuh"
+#include "gemm/sm90_shape.cuh"
+#include "pipeline.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "unroll.cuh"
+
+namespace stof::gemm::sm90 {
+
+template <class K>
+struct Output {
+  using Params = typename K::Params;
+  using T = typename K::T;
+  using Sums = float[K::kBlocks][K::kN / 2];
+  enum NamedBarrier { kWarpgroup = 4 };  // plus the warpgroup's number
+
+  const Params& p;
+  const u32 smem;
+  const int rank, group, thread;
+  const int sharer;  // which part of a tile is this warpgroup's
+  const u32 memory;  // of the warpgroup
+  const Waiter<K::kBounded> wait;
+  u32 count = 0;  // blocks stored
+  RowStatistics<K> statistics;
+
+  __device__ __forceinline__ Output(const Params& params, u32 shared, int cta, int warpgroup)
+      : p(params),
+        smem(shared),
+        rank(cta),
+        group(warpgroup),
+        thread(threadIdx.x % 128),
+        sharer(K::kPingPong ? 0 : warpgroup),
+        memory(shared + K::kOut + warpgroup * K::kOutBytes),
+        wait(params.report),
+        statistics{params, shared, cta, warpgroup, thread, wait} {}
+
+  __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
+    if constexpr (K::kSplit) {
+      if (!add_up(sums, unit)) return;
+    }
+    if constexpr (K::kAcross > 0)
+      store_normalised(sums[0], unit);
+    else if constexpr (K::kSwapped)
+      store_transposed(sums, unit);
+    else
+      store(sums, unit);
+  }
+
+  // Shared memory has to stay until it has been read.
+  __device__ __forceinline__ void finish() const {
+    if (!K::kSwapped && thread == 0) ptx::bulk_wait_read();
+  }
+
+  __device__ __forceinline__ void sync() const { ptx::barrier_sync(kWarpgroup + group, 128); }
+
+  // The first of a unit's rows of A that are this warpgroup's.
+  __device__ __forceinline__ int first_row(const Unit& unit) const {
+    return unit.tile_a * K::kM + sharer * (K::kBlocks * 64);
+  }
+
+  // Adds up the pieces of K, always in the same order. Returns false if some are missing: then
+  // another warpgroup, which is done later, does it.
+  __device__ __forceinline__ bool add_up(Sums& sums, const Unit& unit) const {
+    constexpr int kVectors = K::kN / 8;
+    constexpr int kPiece = K::kBlocks * kVectors * 128;  // vectors of a warpgroup
+    const int part = (unit.tile * K::kCtas + rank) * K::kSharers + sharer;
+    float4* const pieces =
+        reinterpret_cast<float4*>(p.partial) + static_cast<i64>(part) * p.splits * kPiece + thread;
+    float4* const mine = pieces + static_cast<i64>(unit.split) * kPiece;
+#pragma unroll
+    for (int block = 0; block < K::kBlocks; ++block)
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i)
+        mine[(block * kVectors + i) * 128] =
+            make_float4(sums[block][4 * i], sums[block][4 * i + 1], sums[block][4 * i + 2],
+                        sums[block][4 * i + 3]);
+    __threadfence();
+    sync();
+    const u32 flag = smem + K::kFlags + 4 * group;
+    if (thread == 0) {
+      const bool last = atomicAdd(p.counters + part, 1) == p.splits - 1;
+      if (last) p.counters[part] = 0;
+      ptx::store_shared_4(flag, last);
+    }
+    sync();
+    if (ptx::load_shared_4(flag) == 0) return false;
+    __threadfence();
+#pragma unroll
+    for (int block = 0; block < K::kBlocks; ++block)
+#pragma unroll
+      for (int i = 0; i < K::kN / 2; ++i) sums[block][i] = 0.f;
+#pragma unroll 1
+    for (int piece = 0; piece < p.splits; ++piece) {
+#pragma unroll
+      for (int block = 0; block < K::kBlocks; ++block)
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          // Not from L1, which may hold what was there before.
+          const float4 x = __ldcg(pieces + piece * kPiece + (block * kVectors + i) * 128);
+          sums[block][4 * i] += x.x;
+          sums[block][4 * i + 1] += x.y;
+          sums[block][4 * i + 2] += x.z;
+          sums[block][4 * i + 3] += x.w;
+        }
+    }
+    return true;
+  }
+
+  // The 64 x 64 blocks of a unit that lie in the output, row after row.
+  struct Blocks {
+    int row, col;      // of the first, in the output
+    int down, across;  // how many
+  };
+
+  __device__ __forceinline__ Blocks blocks(const Unit& unit) const {
+    constexpr int kColumns = K::kN / K::kHalves;
+    const int row = first_row(unit), col = unit.tile_b * kColumns;
+    return {row, col, min(K::kBlocks, ceil_div(max(0, p.m - row), 64)),
+            min(kColumns / 64, ceil_div(max(0, p.n - col), 64))};
+  }
+
+  // Starts to read the residual of a unit, as far as there are buffers for it. If kSplit, that is
+  // done when it is known who needs it.
+  __device__ __forceinline__ void read_ahead(const Unit& unit) const {
+    if constexpr (K::kReadsAhead && !K::kSplit) read_first(blocks(unit));
+  }
+
+  __device__ __forceinline__ void read_first(const Blocks& all) const {
+    if (thread != 0 || !p.mapped_residual) return;
+    ptx::bulk_wait_read();
+#pragma unroll 1
+    for (int i = 0; i < K::kBuffers; ++i) read_block(all, count, i);
+  }
+
+  // Starts to read the residual of a unit's i-th block, where `before` were stored before the unit.
+  __device__ __forceinline__ void read_block(const Blocks& all, u32 before, int i) const {
+    if (i >= all.down * all.across) return;
+    const u32 number = (before + i) % K::kBuffers;
+    const u32 barrier = K::ahead(smem, group, number);
+    ptx::mbarrier_arrive_expect(barrier, K::kBlockBytes);
+    ptx::tma_load(memory + number * K::kBlockBytes, p.map_residual, barrier,
+                  all.col + i % all.across * 64, all.row + i / all.across * 64, 0, 0,
+                  ptx::L2::kNormal);
+  }
+
+  __device__ __forceinline__ void store(const Sums& sums, const Unit& unit) {
+    const epilogue::Operands operands = K::operands(p);
+    const Blocks all = blocks(unit);
+    const u32 before = count;
+    if constexpr (K::kReadsAhead && K::kSplit) read_first(all);
+    constexpr int kAround = K::kN / (64 * K::kHalves);
+    unrolled<0, K::kBlocks * kAround>([&](auto i) {
+      constexpr int kDown = decltype(i)::value / kAround, kAcross = decltype(i)::value % kAround;
+      if (kDown >= all.down || kAcross >= all.across) return;
+      const int row = all.row + 64 * kDown, col = all.col + 64 * kAcross;
+      const u32 number = count % K::kBuffers;
+      const u32 buffer = memory + number * K::kBlockBytes;
+      make_ready(buffer, number, row, col);
+      stage<kAcross>(sums[kDown], buffer, row, col, operands);
+      send(buffer, row, col);
+      ++count;
+      if constexpr (K::kReadsAhead) read_next(all, before);
+    });
+  }
+
+  // All of the CTA's part of its rows, which are together in registers as long as it takes.
+  __device__ __forceinline__ void store_normalised(float (&x)[K::kN / 2], const Unit& unit) {
+    const epilogue::Operands operands = K::operands(p);
+    const Blocks all = blocks(unit);
+    if (all.down == 0) return;  // in all CTAs of the cluster
+    if (!(K::kReadsAhead && p.mapped_residual)) {
+      if (thread == 0) ptx::bulk_wait_read();
+      sync();
+    }
+#pragma unroll
+    for (int across = 0; across < K::kN / 64; ++across) {
+      if (across < all.across) {
+        const u32 number = (count + across) % K::kBuffers;
+        const u32 buffer = memory + number * K::kBlockBytes;
+        if constexpr (K::kReadsAhead) {
+          if (p.mapped_residual) {
+            wait(K::ahead(smem, group, number), (count + across) / K::kBuffers & 1, kResidual);
+          } else {
+            fill(buffer, all.row, all.col + 64 * across);
+            sync();
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {  // pairs
+          float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
+          apply(pair, operands, buffer, all.row, all.col + 64 * across, i / 2, i % 2);
+        }
+      }
+    }
+    statistics.compute(x, min(K::kN, p.n - all.col));
+#pragma unroll
+    for (int across = 0; across < K::kN / 64; ++across) {
+      if (across < all.across) {
+        const u32 buffer = memory + count % K::kBuffers * K::kBlockBytes;
+        const int col = all.col + 64 * across;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          u32 r[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int at = 32 * across + 8 * j + 4 * (i / 2) + 2 * (i % 2);
+            r[i] = normalised(x[at], x[at + 1], i % 2, col + 16 * j + 8 * (i / 2) + thread % 4 * 2);
+          }
+          put(buffer, j, r);
+        }
+        send(buffer, all.row, col);
+        ++count;
+      }
+    }
+  }
+
+  __device__ __forceinline__ u32 normalised(float x, float y, int r, int col) const {
+    float weight[2] = {0.f, 0.f}, shift[2] = {0.f, 0.f};
+    const bool pairs = col % 2 == 0;
+    epilogue::add_pair(weight, static_cast<const T*>(p.norm_weight) + col, p.n - col, pairs);
+    epilogue::add_pair(shift, static_cast<const T*>(p.norm_bias) + col, p.n - col, pairs);
+    const float scale = statistics.scale[r], mean = statistics.mean[r];
+    return ptx::pack<T>(fmaf((x - mean) * scale, weight[0], shift[0]),
+                        fmaf((y - mean) * scale, weight[1], shift[1]));
+  }
+
+  // Waits until the next block may be staged: the buffer is free, and has the residual.
+  __device__ __forceinline__ void make_ready(u32 buffer, u32 number, int row, int col) const {
+    if (K::kReadsAhead && p.mapped_residual) {
+      wait(K::ahead(smem, group, number), count / K::kBuffers & 1, kResidual);
+      return;
+    }
+    if (thread == 0) ptx::bulk_wait_read<K::kBuffers - 1>();
+    sync();
+    if constexpr (K::kReadsAhead) {
+      fill(buffer, row, col);
+      sync();
+    }
+  }
+
+  // Reads on into the buffer of the block before the last one, which has left, or is about to.
+  __device__ __forceinline__ void read_next(const Blocks& all, u32 before) const {
+    if (thread != 0 || !p.mapped_residual) return;
+    const int next = static_cast<int>(count - before) - 2 + K::kBuffers;
+    if (next < K::kBuffers) return;
+    ptx::bulk_wait_read<1>();
+    read_block(all, before, next);
+  }
+
+  // The residual, where there is no tensor map of it.
+  __device__ __forceinline__ void fill(u32 buffer, int row, int col) const {
+#pragma unroll 4
+    for (int i = thread; i < 64 * 32; i += 128) {
+      const int r = i / 32, pair = i % 32;
+      u32 x = 0;
+      if (row + r < p.m) {
+        const T* const from = static_cast<const T*>(p.residual) +
+                              static_cast<i64>(row + r) * p.residual_row + col + 2 * pair;
+        x = epilogue::load_pair(from, p.n - col - 2 * pair, p.pairs_residual != 0);
+      }
+      ptx::store_shared_4(place(buffer, r, pair), x);
+    }
+  }
+
+  // Where a pair of columns of a row is in a buffer: in 128-byte swizzled rows, as a box has them.
+  __device__ static __forceinline__ u32 place(u32 buffer, int row, int pair) {
+    return buffer + row * 128 + ((pair / 4 ^ row % 8) << 4) + pair % 4 * 4;
+  }
+
+  // 64 columns of the output to a buffer, over the residual.
+  template <int kSlab>
+  __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
+                                        int col, const epilogue::Operands& operands) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      u32 r[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
+        const int fragment = 8 * kSlab + 2 * j + i / 2;
+        float x[K::kHalves][2];
+#pragma unroll
+        for (int half = 0; half < K::kHalves; ++half)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
+        apply(x, operands, buffer, row, col, 2 * j + i / 2, i % 2);
+        r[i] = ptx::pack<T>(x[0][0], x[0][1]);
+      }
+      put(buffer, j, r);
+    }
+  }
+
+  // The epilogue of this thread's pair in 8 columns of a block, of the first 8 rows or the others
+  // of the warp's sixteen.
+  __device__ __forceinline__ void apply(float (&x)[K::kHalves][2],
+                                        const epilogue::Operands& operands, u32 buffer, int row,
+                                        int col, int columns, int r) const {
+    const int in_row = thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+    const int pair = 4 * columns + thread % 4;
+    epilogue::Operands here = operands;
+    if constexpr (K::kReadsAhead) {
+      here.has_residual = true;
+      here.residual_pair = ptx::load_shared_4(place(buffer, in_row, pair));
+    }
+    K::Epilogue::template apply<T>(x, here, row + in_row, col + 2 * pair);
+  }
+
+  // 16 columns of a warp's rows to a buffer. All lanes have read what is overwritten: what they
+  // write depends on it.
+  __device__ __forceinline__ void put(u32 buffer, int j, const u32 (&r)[4]) const {
+    const int row = thread / 32 * 16 + thread % 16;
+    const int chunk = (2 * j + thread % 32 / 16) ^ row % 8;
+    ptx::stmatrix_x4(buffer + row * 128 + (chunk << 4), r[0], r[1], r[2], r[3]);
+  }
+
+  __device__ __forceinline__ void send(u32 buffer, int row, int col) const {
+    if (p.mapped_c) {
+      ptx::fence_async_proxy();
+      sync();
+      if (thread == 0) {
+        ptx::tma_store(p.map_c, buffer, col, row, 0, 0);
+        ptx::bulk_commit();
+      }
+      return;
+    }
+    sync();
+#pragma unroll 1
+    for (int i = thread; i < 64 * 32; i += 128) {
+      const int r = i / 32, pair = i % 32;
+      store_pair(row + r, col + 2 * pair, ptx::load_shared_4(place(buffer, r, pair)));
+    }
+    if (K::kReadsAhead) sync();  // before the residual of another block comes here
+  }
+
+  __device__ __forceinline__ void store_pair(i64 row, int col, u32 x) const {
+    if (row >= p.m || col >= p.n) return;
+    T* const to = p.c + row * p.c_row + col;
+    if (p.pairs_c && col + 1 < p.n) {
+      *reinterpret_cast<u32*>(to) = x;
+    } else {
+      to[0] = T{static_cast<u16>(x & 0xffff)};
+      if (col + 1 < p.n) to[1] = T{static_cast<u16>(x >> 16)};
+    }
+  }
+
+  // For sums whose rows are columns of the output.
+  __device__ __forceinline__ void store_transposed(const Sums& sums, const Unit& unit) const {
+    const epilogue::Operands operands = K::operands(p);
+    const int warp = thread / 32, lane = thread % 32;
+    const auto at = [&](int row, int col) { return memory + (row * K::kPitch + col) * 4; };
+    sync();  // the sums before have been read
+#pragma unroll
+    for (int i = 0; i < K::kN / 2; ++i)
+      ptx::store_shared_4(
+          at(i / 4 * 8 + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 % 2 * 8),
+          __builtin_bit_cast(u32, sums[0][i]));
+    sync();
+    constexpr int kPairs = 32 / K::kHalves;
+    const int col = first_row(unit) / K::kHalves + 2 * lane;
+    const int from = K::kHalves == 1 ? 2 * lane : lane / 4 * 16 + lane % 4 * 2;
+#pragma unroll 1
+    for (int i = warp; i < K::kN && lane < kPairs; i += 4) {
+      const i64 row = static_cast<i64>(unit.tile_b) * K::kN + i;
+      float x[K::kHalves][2];
+#pragma unroll
+      for (int half = 0; half < K::kHalves; ++half) {
+        const uint2 both = ptx::load_shared_8(at(i, from + 8 * half));
+        x[half][0] = __builtin_bit_cast(float, both.x);
+        x[half][1] = __builtin_bit_cast(float, both.y);
+      }
+      K::Epilogue::template apply<T>(x, operands, row, col);
+      store_pair(row, col, ptx::pack<T>(x[0][0], x[0][1]));
+    }
+  }
+};
+
+}  // namespace stof::gemm::sm90

@@ -1,0 +1,81 @@
+// The thread that loads for the sm_90a GEMM.
+#pragma once
+
+#include "gemm/sm90_shape.cuh"
+#include "pipeline.cuh"
+
+namespace stof::gemm::sm90 {
+
+template <class K>
+struct Producer {
+  using Params = typename K::Params;
+
+  const Params& p;
+  const u32 smem;
+  const int rank;  // of the CTA in its cluster
+  const Waiter<K::kBounded> wait;
+  RingPosition<K::kStages> position;
+
+  __device__ __forceinline__ Producer(const Params& params, u32 shared, int cta)
+      : p(params), smem(shared), rank(cta), wait(params.report) {}
+
+  __device__ __forceinline__ void run() {
+    const int units = K::units(p);
+    const int step = gridDim.x / K::kCtas;
+#pragma unroll 1
+    for (int i = blockIdx.x / K::kCtas; i < units; i += step) {
+      const Unit unit = K::unit(p, i, rank);
+#pragma unroll 1
+      for (int k = unit.first; k < unit.first + unit.steps; ++k) load(unit, k * K::kK);
+    }
+    // Until nobody needs what has been loaded, nor tells this CTA so.
+#pragma unroll 1
+    for (int i = 0; i < K::kStages; ++i, position.advance()) wait_empty();
+  }
+
+  __device__ __forceinline__ void wait_empty() {
+    wait(K::empty(smem, position.buffer()), position.empty(), kEmpty);
+  }
+
+  __device__ __forceinline__ void load(const Unit& unit, int k) {
+    const u32 stage = position.buffer();
+    const u32 full = K::full(smem, stage);
+    wait_empty();
+    ptx::mbarrier_arrive_expect(full, K::kBytesA + K::kBytesB);
+    copy<K::kTransposedA, K::kFoldedA, K::kM, 1>(smem + K::kA + stage * K::kBytesA, p.map_a, full,
+                                                 k, unit.tile_a * K::kM);
+    copy<K::kTransposedB, K::kFoldedB, K::kN, K::kCluster>(smem + K::kB + stage * K::kBytesB,
+                                                           p.map_b, full, k, unit.tile_b * K::kN);
+    position.advance();
+  }
+
+  // Copies kRows x 64 of an operand, or this CTA's part of it to all of the cluster.
+  template <bool kTransposed, bool kFolded, int kRows, int kParts>
+  __device__ __forceinline__ void copy(u32 to, const ptx::TensorMap& map, u32 full, int k,
+                                       int row) const {
+    const int part = kParts > 1 ? rank : 0;
+    if constexpr (kTransposed) {
+      constexpr int kDepth = K::kK / kParts;
+#pragma unroll
+      for (int slab = 0; slab < kRows / 64; ++slab)
+        box<kParts>(to + slab * K::kBlockBytes + part * (kDepth * 128), map, full, row + 64 * slab,
+                    k + part * kDepth, 0);
+    } else {
+      constexpr int kEach = kRows / kParts;
+      const int first = row + part * kEach;
+      box<kParts>(to + part * (kEach * 128), map, full, k, kFolded ? 0 : first,
+                  kFolded ? first / 16 : 0);
+    }
+  }
+
+  template <int kParts>
+  __device__ __forceinline__ void box(u32 to, const ptx::TensorMap& map, u32 full, int c0, int c1,
+                                      int c3) const {
+    if constexpr (kParts > 1)
+      ptx::tma_load_multicast(to, map, full, c0, c1, 0, c3, ptx::L2::kNormal, (1 << kParts) - 1);
+    else
+      ptx::tma_load(to, map, full, c0, c1, 0, c3, ptx::L2::kNormal);
+  }
+};
+
+}  // namespace stof::gemm::sm90

@@ -1,0 +1,224 @@
+"""The Hopper GEMM: how it can be tiled, and its spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
+from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
+from stof_cupy.jit.wgmma import wgmma
+
+__all__ = ["GEMM_SM90_AHEAD", "GEMM_SM90_CONFIGS", "Sm90Gemm", "for_layout", "gemm_sm90"]
+
+_SMEM_PER_BLOCK = 232448
+_REGISTERS_BESIDE = 32  # of a thread, for all but the sums
+_PITCH = 64 + 4  # floats of a row of sums on their way to be transposed
+_BLOCK = 64 * 128  # bytes of 64 rows
+
+
+@dataclass(frozen=True)
+class Sm90Gemm:
+    """How the kernel works.
+
+    Attributes
+    ----------
+    m, n : int
+        Rows of A and columns of B of a tile.
+    pingpong : bool
+        Whether two warpgroups have a tile each, so that one's epilogue runs under the other's
+        products, or share one.
+    cluster : int
+        CTAs with tiles above each other, 1 or 2, which share what they load of B.
+    swapped : bool
+        Whether A has the columns of the output and B its rows, for outputs of few rows.
+    split : bool
+        Whether K may be cut into pieces for CTAs of their own.
+    transposed_a, transposed_b : bool
+        Whether A is contiguous along its rows, and B along its columns, in memory; else both are
+        along K. As the kernel has them: swapped ones.
+    across : int
+        0, or CTAs of a cluster that have all columns, to normalise the rows.
+    stages : int
+        Buffers for 64 of K; 0: as many as there is memory for, up to 8.
+    bounded : bool
+        Whether waits that take a second are reported and end in a fault: for finding hangs.
+    """
+
+    m: int
+    n: int
+    pingpong: bool = False
+    cluster: int = 1
+    swapped: bool = False
+    split: bool = False
+    transposed_a: bool = False
+    transposed_b: bool = False
+    across: int = 0
+    stages: int = 0
+    bounded: bool = False
+
+    threads = 384
+
+    @property
+    def _stage_bytes(self) -> int:
+        return (self.m + self.n) * 128
+
+    def _out_bytes(self, epilogue: EpilogueKind) -> int:
+        """Bytes of both warpgroups for output on its way, the residual and its barriers."""
+        if self.swapped:
+            return 2 * (-(-self.n * _PITCH * 4 // 1024) * 1024)
+        buffers = 4 if epilogue.residual or self.across else 2
+        statistics = 32 + 2 * 2 * self.across * 64 * 8 if self.across else 0
+        return 2 * buffers * (_BLOCK + 8 * epilogue.residual) + statistics
+
+    def depth(self, epilogue: EpilogueKind = PLAIN) -> int:
+        """Return how many buffers for 64 of K there are."""
+        if self.stages:
+            return self.stages
+        left = _SMEM_PER_BLOCK - self._out_bytes(epilogue) - 8
+        return min(8, left // (self._stage_bytes + 16))
+
+    def smem_bytes(self, epilogue: EpilogueKind = PLAIN) -> int:
+        """Return the shared memory of a CTA."""
+        stages = self.depth(epilogue) * (self._stage_bytes + 16)
+        return stages + self._out_bytes(epilogue) + 8
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of a cluster."""
+        return self.across or self.cluster
+
+    @property
+    def sharers(self) -> int:
+        """Warpgroups that work on a tile."""
+        return 1 if self.pingpong else 2
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread for sums."""
+        return self.m // (64 * self.sharers) * self.n // 2
+
+    def fault(self, epilogue: EpilogueKind = PLAIN) -> str | None:
+        """Return why there is no such kernel, or None.
+
+        Examples
+        --------
+        >>> Sm90Gemm(128, 256, cluster=2).fault()
+        >>> Sm90Gemm(256, 256).fault()
+        'registers: got 256, expected at most 200 for sums'
+        """
+        rows = 64 * self.sharers
+        if self.m % rows or not 0 < self.m <= 256 or (self.swapped and self.m != rows):
+            expected = f"{rows}" if self.swapped else f"a multiple of {rows} up to 256"
+            return mismatch("m", self.m, expected)
+        columns = 8 if self.swapped and not self.transposed_b else 64 * epilogue.halves
+        if self.n % columns or not 0 < self.n <= 256:
+            return mismatch("n", self.n, f"a multiple of {columns} up to 256")
+        if self.cluster not in (1, 2) or (self.cluster > 1 and self.n % (16 * self.cluster)):
+            return mismatch("cluster", self.cluster, "1, or 2 where n is a multiple of 32")
+        if self.across:
+            others = (self.pingpong, self.swapped, self.split, epilogue.gated, self.cluster > 1)
+            if any(others) or self.m != 128 or self.across > 8:
+                return mismatch(
+                    "across", self.across, "at most 8 with tiles of 128 that are shared"
+                )
+        if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
+            return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
+        if self.sums > 232 - _REGISTERS_BESIDE:
+            return mismatch("registers", self.sums, f"at most {232 - _REGISTERS_BESIDE} for sums")
+        depth = self.depth(epilogue)
+        if depth < 2 or self.smem_bytes(epilogue) > _SMEM_PER_BLOCK:
+            return mismatch("stages", depth, f"2 or more in {_SMEM_PER_BLOCK} bytes")
+        return None
+
+    @property
+    def name(self) -> str:
+        """What distinguishes this kernel of a type from others."""
+        flags = {"pingpong": self.pingpong, "swapped": self.swapped, "split": self.split}
+        flags |= {"ta": self.transposed_a, "tb": self.transposed_b, "bounded": self.bounded}
+        variant = "".join(f"_{name}" for name, on in flags.items() if on)
+        variant += f"_norm{self.across}" if self.across else ""
+        stages = f"s{self.stages}" if self.stages else ""
+        return f"{self.m}x{self.n}_{stages}c{self.cluster}{variant}"
+
+
+GEMM_SM90_CONFIGS = (
+    *(Sm90Gemm(128, n, cluster=c) for n in (256, 192, 128) for c in (2, 1)),
+    *(Sm90Gemm(256, 128, cluster=c) for c in (2, 1)),
+    *(Sm90Gemm(128, n, pingpong=True, cluster=c) for n in (192, 128) for c in (2, 1)),
+    *(Sm90Gemm(64, n, pingpong=True) for n in (256, 192, 128, 64)),
+    *(Sm90Gemm(128, n, split=True) for n in (192, 128, 64)),
+    *(Sm90Gemm(128, n, swapped=True, split=True) for n in (8, 16, 32, 64)),
+)
+"""What may be chosen, for operands contiguous along K."""
+
+
+_GELU = EpilogueKind(bias=True, activation="gelu")
+_RESIDUAL = EpilogueKind(bias=True, residual=True)
+_GATED = EpilogueKind(activation="silu", gated=True)
+
+GEMM_SM90_AHEAD = (
+    ("bfloat16", GEMM_SM90_CONFIGS[0], PLAIN),
+    ("float16", GEMM_SM90_CONFIGS[0], _GELU),
+    ("float16", GEMM_SM90_CONFIGS[0], _GATED),
+    ("float16", GEMM_SM90_CONFIGS[8], PLAIN),
+    ("bfloat16", GEMM_SM90_CONFIGS[8], _GELU),
+    ("float16", GEMM_SM90_CONFIGS[8], _RESIDUAL),
+    ("float16", GEMM_SM90_CONFIGS[16], _GELU),
+    ("float16", replace(GEMM_SM90_CONFIGS[0], transposed_a=True, transposed_b=True), PLAIN),
+    ("float16", GEMM_SM90_CONFIGS[-1], _GATED),
+    ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),
+)
+"""What is compiled ahead: a few that need most registers, and what each can do once."""
+
+
+@cache
+def for_layout(config: Sm90Gemm, transposed_a: bool, transposed_b: bool) -> Sm90Gemm:
+    """Return a configuration for operands that lie in memory as told, before it swaps them."""
+    if config.swapped:
+        transposed_a, transposed_b = transposed_b, transposed_a
+    return replace(config, transposed_a=transposed_a, transposed_b=transposed_b)
+
+
+@cache
+def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> KernelSpec:
+    """Return the GEMM on wgmma for ``"float16"`` or ``"bfloat16"``.
+
+    Raises
+    ------
+    UnsupportedError
+        See `Sm90Gemm.fault`.
+    """
+    wrong = config.fault(epilogue)
+    if wrong is not None:
+        raise UnsupportedError(wrong)
+    t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    arguments = [
+        *(f"stof::{t}", str(config.m), str(config.n), str(config.depth(epilogue))),
+        *(str(config.pingpong).lower(), str(config.cluster)),
+        *(str(config.transposed_a).lower(), str(config.transposed_b).lower()),
+        *(epilogue.type, str(config.swapped).lower(), str(config.split).lower()),
+        *(str(config.across), str(config.bounded).lower()),
+    ]
+    pointers = ["c", "bias", "residual", "norm_weight", "norm_bias"]
+    pointers += ["partial", "counters", "report"]
+    sizes = ["m", "n", "k", "tiles_a", "tiles_b", "group", "splits", "split_steps"]
+    sizes += ["mapped_c", "mapped_residual", "pairs_c", "pairs_residual"]
+    return KernelSpec(
+        name=f"gemm_sm90_{t}_{config.name}{epilogue.name}",
+        header="gemm/sm90.cuh",
+        type=f"stof::gemm::Sm90<{', '.join(arguments)}>",
+        params=(
+            *((f"map_{name}", TENSOR_MAP) for name in ("a", "b", "c", "residual")),
+            *((name, "u8") for name in pointers),
+            *((name, "i8") for name in ("residual_row", "c_row")),
+            *((name, "i4") for name in sizes),
+            *((name, "f4") for name in ("scale", "eps")),
+        ),
+        threads=config.threads,
+        smem_bytes=config.smem_bytes(epilogue),
+        arch="90a",
+        prelude=wgmma(t, (config.n,)),
+        cluster=config.ctas,
+    )

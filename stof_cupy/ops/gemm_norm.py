@@ -1,0 +1,112 @@
+"""A matrix product whose rows are normalised: ``layer_norm(activation(a @ b) + residual)``."""
+
+from __future__ import annotations
+
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.ops import gemm_model, gemm_sm90
+from stof_cupy.ops._arrays import (
+    FLOAT32_MAX,
+    FLOAT32_TINY,
+    Array,
+    check_dtype,
+    check_no_overlap,
+    check_shape,
+)
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm import gemm, operands_of, readable
+from stof_cupy.ops.gemm_args import Problem, as_rows, validate
+from stof_cupy.ops.gemm_sm90 import Norm, Plan
+from stof_cupy.ops.norm import layer_norm
+
+__all__ = ["gemm_layer_norm"]
+
+
+def gemm_layer_norm(
+    a: Array,
+    b: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    eps: float,
+    epilogue: Epilogue | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Compute `gemm` and normalise the rows of its result.
+
+    On a Hopper in one kernel, where a row of up to 2048 fits the CTAs of a cluster and that is
+    expected to be faster: what is normalised is then not rounded before. Else in two.
+
+    Parameters
+    ----------
+    a, b, epilogue, out
+        As in :func:`stof_cupy.gemm`.
+    weight, bias : ndarray
+        Shape ``(N,)``, N the columns of the result, and its dtype.
+    eps : float
+        Added to the variance, which is that of all N.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(..., M, N)``, dtype of `a`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ArgumentError, DeviceError, UnsupportedError
+        As `gemm`, and if `weight`, `bias` or `eps` does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, w = np.ones((1, 2), np.float32), np.array([[1, 0], [2, 1]], np.float32)
+    >>> gemm_layer_norm(a, w.T, np.ones(2, np.float32), np.zeros(2, np.float32), eps=1e-12)
+    array([[-1.,  1.]], dtype=float32)
+    """
+    epilogue = Epilogue() if epilogue is None else epilogue
+    where, problem = validate(a, b, epilogue, out)
+    if problem.n == 0:
+        raise ShapeError(mismatch("b", tuple(b.shape), "at least one column"))
+    for name, x in (("weight", weight), ("bias", bias)):
+        check_dtype(name, x, a, "a")
+        check_shape(name, x, (problem.n,))
+    check_no_overlap(out, weight=weight, bias=bias)
+    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
+        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    plan = None
+    if where == "cuda" and problem.m:
+        plan = _choose(problem, a, b)
+    if plan is not None:
+        return _launch(plan, problem, a, b, epilogue, Norm(weight, bias, eps), out)
+    out = gemm(a, b, epilogue=epilogue, out=out)
+    return layer_norm(out, weight, bias, eps=eps, out=out)
+
+
+def _choose(problem: Problem, a: Array, b: Array) -> Plan | None:
+    from stof_cupy.jit.device import facts
+
+    found = gemm_sm90.layout(problem, as_rows(a), b.T)
+    return gemm_model.choose_norm(problem, found, facts(a.device.id))
+
+
+def _launch(
+    plan: Plan,
+    problem: Problem,
+    a: Array,
+    b: Array,
+    epilogue: Epilogue,
+    norm: Norm,
+    out: Array | None,
+) -> Array:
+    """Run the kernel on the arrays' device and CuPy's current stream."""
+    import cupy
+
+    with cupy.cuda.Device(a.device.id):
+        if out is None:
+            out = cupy.empty((*a.shape[:-1], problem.n), a.dtype)
+        c = as_rows(out)
+        norm = Norm(readable(norm.weight), readable(norm.bias), norm.eps)
+        arrays = (as_rows(a), b.T, c)
+        gemm_sm90.prepare(plan, problem, *arrays, **operands_of(epilogue), norm=norm)()
+        if c.data.ptr != out.data.ptr:
+            out[...] = c.reshape(out.shape)
+    return out

@@ -1,0 +1,100 @@
+"""The chooser of GEMM kernels: what is legal, and that the model ranks as an H100 did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stof_cupy.jit.device import DeviceFacts
+from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, GEMM_SM90_CONFIGS, Sm90Gemm
+from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_sm90 import Layout, Plan
+
+H100 = DeviceFacts(
+    *("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20),
+    *(1980000, 80 << 30, 2048, 2619000, 5120),
+)
+A100 = DeviceFacts(
+    *("NVIDIA A100-SXM4-80GB", "80", (8, 0), 108, 166912, 167936, 40 << 20),
+    *(1410000, 80 << 30, 2048, 1593000, 5120),
+)
+GELU = EpilogueKind(bias=True, activation="gelu_tanh")
+GATED = EpilogueKind(activation="silu", gated=True)
+HERE = Layout()
+
+
+def chosen(m: int, n: int, k: int, kind: EpilogueKind = PLAIN) -> Plan:
+    choice = gemm_model.choose(Problem("bfloat16", m, n, k, kind), HERE, H100)
+    assert isinstance(choice, Plan)
+    return choice
+
+
+def test_every_configuration_is_one() -> None:
+    assert [config.fault() for config in GEMM_SM90_CONFIGS] == [None] * len(GEMM_SM90_CONFIGS)
+    assert len({config.name for config in GEMM_SM90_CONFIGS}) == len(GEMM_SM90_CONFIGS)
+    assert all(config.fault(kind) is None for _, config, kind in GEMM_SM90_AHEAD)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "named"),
+    [
+        ({"n": 96}, PLAIN, "n:"),
+        ({"n": 192}, GATED, "n:"),
+        ({"m": 192}, PLAIN, "m:"),
+        ({"m": 256, "n": 256}, PLAIN, "registers"),
+        ({"stages": 5}, PLAIN, "stages"),
+        ({"cluster": 3}, PLAIN, "cluster"),
+        ({"transposed_b": True}, GATED, "gated"),
+        ({"swapped": True, "m": 256}, PLAIN, "m:"),
+    ],
+)
+def test_what_is_no_configuration(change: dict[str, int], kind: EpilogueKind, named: str) -> None:
+    wrong = replace(Sm90Gemm(128, 256), **change).fault(kind)
+    assert wrong is not None and named in wrong
+
+
+@pytest.mark.parametrize(
+    ("problem", "found", "named"),
+    [
+        (Problem("float16", 0, 8, 8), HERE, "no empty axis"),
+        (Problem("float16", 8, 8, 8), None, "multiple of 16 bytes"),
+        (Problem("float16", 8, 8, 8, GATED), Layout(transposed_b=True), "gated"),
+    ],
+)
+def test_what_the_kernel_does_not_take(problem: Problem, found: Layout | None, named: str) -> None:
+    wrong = gemm_sm90.fault(Plan(Sm90Gemm(128, 128)), problem, found)
+    assert wrong is not None and named in wrong
+    choice = gemm_model.choose(problem, found, H100)
+    assert isinstance(choice, gemm_sm80.Config)
+
+
+def test_older_gpus_have_the_other_kernel() -> None:
+    for size in ((8192, 8192, 8192), (1, 64, 64)):
+        choice = gemm_model.choose(Problem("float16", *size), HERE, A100)
+        assert isinstance(choice, gemm_sm80.Config)
+
+
+def test_large_tiles_for_large_problems_and_small_ones_for_small() -> None:
+    big = chosen(4096, 4096, 4096).config
+    assert (big.m, big.n, big.pingpong) == (128, 256, False)
+    assert chosen(32768, 3072, 768, GELU).config.pingpong  # measured: 683 against 601 TFLOP/s
+    assert chosen(256, 1024, 1024).config.m * chosen(256, 1024, 1024).config.n < 128 * 192
+
+
+def test_few_rows_swap_the_operands_and_cut_k() -> None:
+    for m in (1, 8, 16, 64):
+        plan = chosen(m, 2048, 8192)
+        assert plan.config.swapped and plan.splits > 1
+        assert plan.config.n >= min(m, 32)
+
+
+def test_what_is_cut_is_all_of_it() -> None:
+    for k in (40, 64, 100, 1000, 8192):
+        problem = Problem("float16", 16, 64, k)
+        for splits in range(1, -(-k // 64) + 1):
+            plan = Plan(GEMM_SM90_CONFIGS[-1], splits)
+            steps, pieces = plan.split_steps(problem), plan.pieces(problem)
+            assert (pieces - 1) * steps < -(-k // 64) <= pieces * steps

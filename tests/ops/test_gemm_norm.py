@@ -1,0 +1,129 @@
+"""Products with normalised rows: on NumPy, and the kernels on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
+from stof_cupy.jit.gemm_sm90 import Sm90Gemm
+from stof_cupy.ops import gemm_norm as module
+from stof_cupy.ops import reference
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm_args import validate
+from stof_cupy.ops.gemm_norm import gemm_layer_norm
+from stof_cupy.ops.gemm_sm90 import Norm, Plan
+from stof_cupy.testing import assert_close, poison, random_array, rng
+
+EPS = 1e-6
+
+
+def draw(g: Any, m: int, n: int, k: int, dtype: str) -> dict[str, Any]:
+    return {
+        "a": random_array(g, (m, k), dtype),
+        "w": random_array(g, (n, k), dtype, scale=k**-0.5),
+        "weight": random_array(g, (n,), dtype),
+        "shift": random_array(g, (n,), dtype),
+        "bias": random_array(g, (n,), dtype),
+        "residual": random_array(g, (m, n), dtype),
+    }
+
+
+def oracle(x: dict[str, Any], dtype: str) -> tuple[Any, Any]:
+    def one(**how: str) -> Any:
+        added = {name: x[name] for name in ("bias", "residual")}
+        product = reference.gemm(x["a"], x["w"].T, **added, **how)
+        return reference.layer_norm(product, x["weight"], x["shift"], eps=EPS, **how)
+
+    return one(), one(precision=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_on_numpy(dtype: str) -> None:
+    x = draw(rng(1), 5, 40, 24, dtype)
+    epilogue = Epilogue(bias=x["bias"], residual=x["residual"])
+    got = gemm_layer_norm(
+        x["a"], x["w"].T, x["weight"], x["shift"], eps=EPS, epilogue=epilogue, out=x["residual"]
+    )
+    assert got is x["residual"]
+    x = draw(rng(1), 5, 40, 24, dtype)
+    assert_close(got, *oracle(x, dtype))
+
+
+def test_bad_arguments() -> None:
+    a, b, w = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), np.ones(4, np.float32)
+    with pytest.raises(ShapeError, match="weight: got"):
+        gemm_layer_norm(a, b, w[:3], w, eps=EPS)
+    with pytest.raises(DTypeError, match="bias: got float64"):
+        gemm_layer_norm(a, b, w, w.astype(np.float64), eps=EPS)
+    with pytest.raises(ArgumentError, match="eps"):
+        gemm_layer_norm(a, b, w, w, eps=0.0)
+    with pytest.raises(ShapeError, match="at least one column"):
+        gemm_layer_norm(a, b[:, :0], w[:0], w[:0], eps=EPS)
+
+
+@pytest.fixture(scope="module")
+def hopper() -> Any:
+    """Return CuPy, if its device is a Hopper."""
+    cupy = pytest.importorskip("cupy")
+    from stof_cupy.jit import device
+
+    if device.facts().arch != "90a":
+        pytest.skip(f"{device.facts().name} is no Hopper")
+    return cupy
+
+
+def upload(cupy: Any, x: dict[str, Any]) -> dict[str, Any]:
+    return {name: cupy.asarray(value) for name, value in x.items()}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        *((1, 64, 64), (300, 43, 72), (127, 768, 768), (3000, 1024, 200), (700, 1728, 136)),
+        *((2500, 2048, 264), (500, 576, 72), (260, 2047, 72), (17, 512, 1000)),
+    ],
+)
+def test_every_width(hopper: Any, m: int, n: int, k: int, dtype: str) -> None:
+    """All tiles that have the columns, whether or not they would be chosen."""
+    x = draw(rng(m), m, n, k, dtype)
+    on = upload(hopper, x)
+    epilogue = Epilogue(bias=on["bias"], residual=on["residual"])
+    _, problem = validate(on["a"], on["w"].T, epilogue, None)
+    norm = Norm(on["weight"], on["shift"], EPS)
+    exact, low = oracle(x, dtype)
+    for tile in (64, 128, 192, 256):
+        if n > 8 * tile:
+            continue
+        plan = Plan(Sm90Gemm(128, tile, across=-(-n // tile)))
+        out = poison((m, n), on["a"].dtype, hopper)
+        module._launch(plan, problem, on["a"], on["w"].T, epilogue, norm, out)
+        assert_close(out, exact, low)
+        again = poison((m, n), on["a"].dtype, hopper)
+        module._launch(plan, problem, on["a"], on["w"].T, epilogue, norm, again)
+        assert hopper.array_equal(again.view("u2"), out.view("u2"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", [5, 5000])
+def test_what_is_chosen(m: int) -> None:
+    import cupy
+
+    x = draw(rng(m), m, 768, 200, "bfloat16")
+    on = upload(cupy, x)
+    epilogue = Epilogue(bias=on["bias"], residual=on["residual"])
+    got = gemm_layer_norm(
+        on["a"],
+        on["w"].T,
+        on["weight"],
+        on["shift"],
+        eps=EPS,
+        epilogue=epilogue,
+        out=on["residual"],
+    )
+    assert got is on["residual"]
+    assert_close(got, *oracle(x, "bfloat16"))
