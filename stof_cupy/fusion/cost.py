@@ -77,6 +77,12 @@ class Work:
     passes: float = 1.0
 
 
+def _gemm(node: Node, sizes: Mapping[str, int]) -> float:
+    x, w = node.inputs[:2]
+    rows = 1 if x is None else math.prod(bound(x.shape[:-1], sizes))
+    return 2.0 * rows * (1 if w is None else math.prod(bound(w.shape, sizes)))
+
+
 def _product(node: Node, sizes: Mapping[str, int]) -> float:
     x = node.inputs[0]
     inner = 1 if x is None else bound(x.shape[-1:], sizes)[0]
@@ -91,7 +97,7 @@ def _attention(node: Node, sizes: Mapping[str, int]) -> float:
 
 
 _MATRIX: Mapping[str, Callable[[Node, Mapping[str, int]], float]] = MappingProxyType(
-    {"gemm": _product, "matmul": _product, "attention": _attention}
+    {"gemm": _gemm, "matmul": _product, "attention": _attention}
 )
 """Operators made of matrix products, and their flops."""
 

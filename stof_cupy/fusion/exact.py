@@ -10,7 +10,12 @@ from collections.abc import Callable
 
 from stof_cupy import env
 from stof_cupy.fusion.attention import attention_of, scale_into_attention
-from stof_cupy.fusion.merge import gemm_of_matmul, merge_products, scale_into_weights
+from stof_cupy.fusion.merge import (
+    gate_products,
+    gemm_of_matmul,
+    merge_products,
+    scale_into_weights,
+)
 from stof_cupy.fusion.rewrites import BIAS, fuse_epilogues
 from stof_cupy.graph import Graph, verify
 from stof_cupy.graph.passes import Pass, simplify
@@ -32,6 +37,7 @@ STRUCTURE = (
     Pass("a scale goes into weights", _each(scale_into_weights)),
     Pass("constants are folded, transposes are strides", simplify),
     Pass("products of one input are one", merge_products),
+    Pass("a product gates itself", gate_products),
 )
 """In order; each finds what the ones before it have made plain."""
 

@@ -19,6 +19,7 @@ from stof_cupy.graph import Node
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.memory import bound
 from stof_cupy.graph.registry import OPS
+from stof_cupy.ops.epilogue import Epilogue
 
 __all__ = ["KERNELS", "Kernel", "Setting", "kernel_of"]
 
@@ -152,6 +153,39 @@ def _build_rows(
     return run
 
 
+def _product_and_norm(nodes: Sequence[Node]) -> bool:
+    """Whether a cluster can hold whole rows; `gemm_layer_norm` knows, and has two kernels else."""
+    if [node.op for node in nodes] != ["gemm", "layer_norm"]:
+        return False
+    columns = nodes[0].shape[-1]
+    return isinstance(columns, int) and columns <= 2048 and not dict(nodes[0].attrs)["gated"]
+
+
+def _product_and_norm_seconds(
+    nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
+) -> float:
+    """Count the product alone: the norm is of registers."""
+    return seconds(nodes[:1], sizes, itemsize, machine)
+
+
+def _build_product_and_norm(
+    nodes: Sequence[Node], inputs: Sequence[Node], setting: Setting
+) -> Callable[..., Array]:
+    from stof_cupy.ops.gemm_norm import gemm_layer_norm
+
+    product, norm = nodes
+    activation, eps = dict(product.attrs)["activation"], dict(norm.attrs)["eps"]
+
+    def run(*arrays: Array, out: Array | None = None) -> Array:
+        given: dict[Node | None, Array] = {None: None, **dict(zip(inputs, arrays, strict=True))}
+        x, w, bias, residual = (given[each] for each in product.inputs)
+        weight, shift = (given[each] for each in norm.inputs[1:])
+        epilogue = Epilogue(bias, activation, residual)
+        return gemm_layer_norm(x, w.T, weight, shift, eps=eps, epilogue=epilogue, out=out)
+
+    return run
+
+
 KERNELS = (
     Kernel(
         "the operator's own",
@@ -159,6 +193,14 @@ KERNELS = (
         lambda nodes: len(nodes) == 1,
         lambda nodes, sizes: ((),),
         _alone_seconds,
+    ),
+    Kernel(
+        "gemm and layer_norm",
+        ("cuda",),
+        _product_and_norm,
+        lambda nodes, sizes: ((),),
+        _product_and_norm_seconds,
+        _build_product_and_norm,
     ),
     Kernel("blocks of rows", ("numpy",), _by_rows, _row_settings, _row_seconds, _build_rows),
 )

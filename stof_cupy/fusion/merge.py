@@ -18,7 +18,7 @@ from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Replacement, substitute
 
-__all__ = ["STRIDED", "gemm_of_matmul", "merge_products", "scale_into_weights"]
+__all__ = ["STRIDED", "gate_products", "gemm_of_matmul", "merge_products", "scale_into_weights"]
 
 STRIDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -66,7 +66,8 @@ def merge_products(graph: Graph) -> Graph:
             x, w, bias, residual = node.inputs
             plain = w is not None and w.op == "constant" and residual is None
             constant_bias = bias is None or bias.op == "constant"
-            if plain and constant_bias and _takes_strides(node, readers):
+            whole = not dict(node.attrs)["gated"]  # whose halves belong together
+            if plain and constant_bias and whole and _takes_strides(node, readers):
                 groups.setdefault((x, node.attrs, bias is None), []).append(node)
     found: dict[Node, Replacement] = {}
     for group in groups.values():
@@ -123,6 +124,46 @@ def _stacked(graph: Graph, parts: Iterable[Node | None]) -> tuple[str, NDArray[A
     if not names:
         return None
     return "+".join(names), np.concatenate([graph.constants[name] for name in names])
+
+
+def gate_products(graph: Graph) -> Graph:
+    """Make ``gated(gemm(x, v), gemm(x, w))`` one product of twice the columns that gates itself.
+
+    Parameters
+    ----------
+    graph : Graph
+        Left as it is.
+    """
+
+    def match(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+        first, second = node.inputs if node.op == "gated" else (None, None)
+        if first is None or second is None or first is second:
+            return None
+        if not all(_is_plain(each, uses) for each in (first, second)):
+            return None
+        both = (first, second)
+        alike = {(each.inputs[0], each.inputs[2] is None, each.shape) for each in both}
+        if len(alike) > 1:
+            return None
+        stacked = [_stacked(graph, [each.inputs[place] for each in both]) for place in (1, 2)]
+        activation = dict(node.attrs)["activation"]
+
+        def build(result: Graph, new: tuple[Node | None, ...]) -> Node:
+            constants = [result.constant(*each) if each else None for each in stacked]
+            return result.apply("gemm", new[0], *constants, activation=activation, gated=True)
+
+        return Replacement((first.inputs[0],), build)
+
+    return substitute(match, graph)
+
+
+def _is_plain(node: Node, uses: Mapping[Node, int]) -> bool:
+    """Whether a node is a product by constants and no more, which is read once."""
+    if node.op != "gemm" or uses[node] != 1:
+        return False
+    _, w, bias, residual = node.inputs
+    constants = all(each is None or each.op == "constant" for each in (w, bias))
+    return constants and residual is None and dict(node.attrs)["activation"] is None
 
 
 def gemm_of_matmul(node: Node, uses: Mapping[Node, int]) -> Replacement | None:

@@ -7,8 +7,9 @@ node; :func:`substitute` makes the graph that follows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from stof_cupy import env
@@ -46,14 +47,21 @@ def _bias(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
 
 
 def _activation(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
-    """``gelu(gemm(x, w, bias))``."""
-    if node.op != "gelu":
+    """``gelu(gemm(x, w, bias))``, and what else is in `_NAMES`."""
+    if node.op not in _NAMES:
         return None
     parts = _gemm(node.inputs[0], uses, "activation", "residual")
-    if parts is None:
-        return None
-    approximate = dict(node.attrs)["approximate"]
-    return _refit({**parts, "activation": "gelu" if approximate == "none" else "gelu_tanh"})
+    return None if parts is None else _refit({**parts, "activation": _NAMES[node.op](node)})
+
+
+_NAMES: Mapping[str, Callable[[Node], str]] = MappingProxyType(
+    {
+        "gelu": lambda node: "gelu_tanh" if ("approximate", "tanh") in node.attrs else "gelu",
+        "relu": lambda node: "relu",
+        "silu": lambda node: "silu",
+    }
+)
+"""Operators that a GEMM can apply to its result, and what it calls them."""
 
 
 def _residual(node: Node, uses: Mapping[Node, int]) -> Replacement | None:

@@ -28,10 +28,11 @@ def _gemm(
     residual: Array | None,
     *,
     activation: str | None,
+    gated: bool,
     out: Array | None = None,
 ) -> Array:
     plain = bias is None and residual is None and activation is None
-    epilogue = None if plain else Epilogue(bias=bias, activation=activation, residual=residual)
+    epilogue = None if plain else Epilogue(bias, activation, residual, gated=gated)
     return gemm(x, w.T, epilogue=epilogue, out=out)
 
 

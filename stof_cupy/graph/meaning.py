@@ -34,15 +34,35 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
 
 
 def gemm(
-    x: Array, w: Array, bias: Array | None, residual: Array | None, *, activation: str | None = None
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    residual: Array | None,
+    *,
+    activation: str | None = None,
+    gated: bool = False,
 ) -> Array:
-    """Return activation(x @ w.T + bias) + residual."""
+    """Return activation(x @ w.T + bias) + residual; gated, of halves of the columns."""
     y = np.asarray(x @ w.T)
     if bias is not None:
         y = np.add(y, bias)
-    if activation is not None:
-        y = gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
+    half = y.shape[-1] // 2
+    if gated:
+        y = _activated(y[..., :half], activation) * y[..., half:]
+    else:
+        y = _activated(y, activation)
     return y if residual is None else np.add(y, residual)
+
+
+def _activated(y: Array, activation: str | None) -> Array:
+    from stof_cupy.graph import meaning_decoder
+
+    if activation in ("relu", "silu"):
+        made: Array = getattr(meaning_decoder, activation)(y)
+        return made
+    if activation is None:
+        return y
+    return gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def add(x: Array, y: Array) -> Array:

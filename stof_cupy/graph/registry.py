@@ -34,9 +34,13 @@ __all__ = ["DTYPES", "OPS", "REQUIRED", "Attr", "OpDef", "Port"]
 _TABLE = (
     OpDef(
         "gemm", "CI", ports("x w", "bias residual"),
-        (Attr("activation", *one_of(None, "gelu", "gelu_tanh"), default=None),),
+        (
+            Attr("activation", *one_of(None, "gelu", "gelu_tanh", "relu", "silu"), default=None),
+            Attr("gated", "True or False", flag, default=False),
+        ),
         shapes.gemm, meaning.gemm,
-        "``activation(x @ w.T + bias) + residual``; w is stored (N, K).",
+        "``activation(x @ w.T + bias) + residual``; w is stored (N, K). Gated, the activation of "
+        "the first half of the columns multiplies the second.",
     ),
     OpDef(
         "attention", "CI", ports("q k v", "mask:mask lengths:lengths relative_bias"),

@@ -60,15 +60,25 @@ def ranked(shapes: Shapes, port: str, rank: int | None = None, *, least: int = 1
 
 
 def gemm(shapes: Shapes, attrs: Attrs) -> Shape:
-    """``x (..., K), w (N, K), bias (N,), residual (..., N) -> (..., N)``."""
+    """``x (..., K), w (N, K), bias (N,), residual (..., N) -> (..., N)``; gated, N / 2."""
     x = ranked(shapes, "x", least=2)
     w = ranked(shapes, "w", 2)
     hint = f"x has shape {format_shape(x)}"
     expect("w", w, (None, x[-1]), f"{hint}; weights are stored (N, K)")
-    out = (*x[:-1], w[0])
+    out = (*x[:-1], _halved(w, attrs) if attrs["gated"] else w[0])
     expect("bias", shapes["bias"], (w[0],), f"w has shape {format_shape(w)}")
     expect("residual", shapes["residual"], out, f"{hint}, w {format_shape(w)}")
     return out
+
+
+def _halved(w: Shape, attrs: Attrs) -> int:
+    """Return half the rows of the weight of a gated product."""
+    rows = known("w", w[0], "the first dim")
+    if rows % 2:
+        raise GraphError(mismatch("w", format_shape(w), "an even number of rows, to be gated"))
+    if attrs["activation"] is None:
+        raise GraphError(mismatch("activation", None, "one, because it is gated"))
+    return rows // 2
 
 
 def add(shapes: Shapes, attrs: Attrs) -> Shape:

@@ -224,3 +224,60 @@ def test_a_bert_encoder_has_six_operators_a_layer() -> None:
     ids = rng().integers(0, 50, (2, 33))
     given = {"ids": ids, "token_types": ids % 3, "lengths": np.array([33, 4])}
     same(graph, fused, **given)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_gated_pair_is_one_product(activation: str, biased: bool) -> None:
+    g = Graph("gated")
+    x = g.input("x", ("batch", "seq", WIDTH), "float")
+    made = []
+    for name in ("gate", "up"):
+        y = g.gemm(x, g.constant(name, rng(len(name)).standard_normal((12, WIDTH))))
+        made.append(g.add(y, g.constant(f"{name}.b", np.ones(12) / 3)) if biased else y)
+    y = g.gated(*made, activation=activation)
+    g.output("y", g.add(g.gemm(y, g.constant("down", rng(9).standard_normal((WIDTH, 12)))), x))
+    fused = fuse(g)
+    assert ops(fused) == {"gemm": 2}
+    same(g, fused, x=inputs()["x"])
+    assert structured(fused).digest() == fused.digest()
+    got = Executor(fused, backend="numpy").run({"x": inputs()["x"].astype(np.float32)})["y"]
+    np.testing.assert_allclose(got, meaning.evaluate(g, {"x": inputs()["x"]})["y"], atol=1e-4)
+
+
+def test_gates_that_cannot_be_one_product_stay() -> None:
+    def graph(write: Any) -> Graph:
+        g = Graph("gates")
+        x = g.input("x", ("batch", "seq", WIDTH), "float")
+        v, w = (g.constant(n, rng(ord(n)).standard_normal((WIDTH, WIDTH))) for n in "vw")
+        g.output("y", write(g, x, v, w))
+        return g
+
+    for write in (
+        lambda g, x, v, w: g.gated(g.gemm(x, v), g.gemm(g.gelu(x), w)),
+        lambda g, x, v, w: g.gated(g.gemm(x, v), x),
+        lambda g, x, v, w: g.gated(g.gemm(x, v), g.gemm(x, v)),
+        lambda g, x, v, w: g.gated(g.gemm(x, v), g.gemm(x, w, activation="relu")),
+        lambda g, x, v, w: g.add(g.gated(g.gemm(x, v), g.gemm(x, w)), g.gemm(x, w)),
+    ):
+        g = graph(write)
+        fused = fuse(g)
+        assert ops(fused)["gated"] == 1
+        same(g, fused, x=inputs()["x"])
+
+
+def test_gated_products_are_not_merged_with_others() -> None:
+    g = Graph("two gates")
+    x = g.input("x", ("batch", "seq", WIDTH), "float")
+    heads = [
+        g.split_heads(
+            g.gemm(x, g.constant(n, rng(ord(n)).standard_normal((2 * WIDTH, WIDTH))),
+                   activation="silu", gated=True),
+            heads=HEADS,
+        )
+        for n in "qkv"
+    ]  # fmt: skip
+    g.output("y", g.attention(*heads))
+    fused = fuse(g)
+    assert ops(fused)["gemm"] == 3
+    same(g, fused, x=inputs()["x"])

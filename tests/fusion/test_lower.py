@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.fusion.chain import ROWS, TEMPLATES, Chain
+from stof_cupy.fusion.cost import NUMPY
 from stof_cupy.fusion.kernels import KERNELS, kernel_of
 from stof_cupy.fusion.lower import extract, lower, lower_one
 from stof_cupy.fusion.scheme import Scheme
@@ -131,7 +132,7 @@ def test_what_is_left_of_a_segment() -> None:
 def test_a_segment_without_a_kernel_is_refused() -> None:
     chain = Chain(paper_stack(1))
     spans = Scheme.from_bits(FIGURE_7).spans()
-    with pytest.raises(UnsupportedError, match=r"segment: got gemm \+ layer_norm, .* cuda"):
+    with pytest.raises(UnsupportedError, match=r"segment: got gemm \+ gemm, .* cuda"):
         lower(chain, spans, [()] * len(spans), "cuda")
 
 
@@ -186,3 +187,32 @@ def test_a_run_of_no_rows() -> None:
         for each in inputs
     ]
     assert run(*arrays).shape == (2, 0, WIDTH)
+
+
+@pytest.mark.parametrize("span", [(7, 10), (12, 15)])
+def test_the_kernel_of_product_and_norm(span: tuple[int, int]) -> None:
+    """Which is for CUDA; on NumPy its operator does the same in two steps."""
+    chain = Chain(paper_stack(1))
+    graph, nodes = lower_one(chain, *span)
+    kernel = kernel_of(nodes, "cuda")
+    assert kernel is not None and kernel.build is not None
+    assert kernel.seconds(nodes, {"batch": 2, "seq": 5}, 2, NUMPY, ()) > 0
+    reads = [each for node in nodes for each in node.inputs if each and each not in nodes]
+    inputs = tuple(dict.fromkeys(reads))
+    given, arrays = {}, []
+    for each in inputs:
+        if each.op == "constant":
+            arrays.append(graph.constants[each.name])
+            continue
+        shape = [{"batch": 2, "seq": 5}.get(dim, dim) for dim in each.shape]
+        arrays.append(RNG.standard_normal(shape).astype(np.float32))
+        source = each if each.op == "input" else each.inputs[0]  # heads that were merged
+        assert source is not None
+        if source is each:
+            given[each.name] = arrays[-1]
+        else:
+            given[source.name] = arrays[-1].reshape(2, 5, 2, 4).transpose(0, 2, 1, 3)
+    out = np.empty((2, 5, WIDTH), np.float32)
+    got = kernel.build(nodes, inputs, ())(*arrays, out=out)
+    assert got is out
+    np.testing.assert_allclose(got, meaning.evaluate(graph, given)["result"], atol=1e-5)

@@ -25,6 +25,12 @@ def build(op: str, shapes: dict[str, tuple[int | str, ...]], attrs: dict[str, An
 GOOD = [
     ("gemm", {"x": HIDDEN, "w": (7, 6)}, {}, ("batch", "seq", 7)),
     ("gemm", {"x": (3, 6), "w": (7, 6), "bias": (7,), "residual": (3, 7)}, {}, (3, 7)),
+    (
+        "gemm",
+        {"x": HIDDEN, "w": (8, 6), "bias": (8,), "residual": ("batch", "seq", 4)},
+        {"activation": "silu", "gated": True},
+        ("batch", "seq", 4),
+    ),
     ("add", {"x": HIDDEN, "y": HIDDEN}, {}, HIDDEN),
     ("add", {"x": HIDDEN, "y": ("seq", 6)}, {}, HIDDEN),
     ("add", {"x": HIDDEN, "y": (6,)}, {}, HIDDEN),
@@ -114,6 +120,13 @@ BAD = [
         {"x": HIDDEN, "w": (6, 6), "residual": ("seq", "batch", 6)},
         {},
         r"residual: got \(seq, batch, 6\), expected \(batch, seq, 6\)",
+    ),
+    ("gemm", {"x": HIDDEN, "w": (8, 6)}, {"gated": True}, r"activation: got None, expected one"),
+    (
+        "gemm",
+        {"x": HIDDEN, "w": (7, 6)},
+        {"gated": True, "activation": "relu"},
+        r"w: got \(7, 6\), expected an even number of rows",
     ),
     ("gemm", {"x": ("batch", "seq"), "w": (7, 6)}, {}, r"w: got \(7, 6\), expected \(any, seq\)"),
     ("add", {"x": (6,), "y": HIDDEN}, {}, r"y: got \(batch, seq, 6\), expected \(6,\)"),
