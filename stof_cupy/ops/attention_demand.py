@@ -108,6 +108,11 @@ class Demand:
         """Over all batches and heads."""
         return self.places * self.problem.seq_q
 
+    @property
+    def elements(self) -> int:
+        """What the distinct masks of one on the CPU keep."""
+        return sum(each.nnz for each in getattr(self.source, "masks", (self.source,)))
+
     def visited(self, tile: tuple[int, int]) -> float:
         """Return the listed tiles of a size over all batches and heads."""
         return float(self.tiles(tile).lengths.sum()) * self.places

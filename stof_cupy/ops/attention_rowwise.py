@@ -104,8 +104,8 @@ def legal(config: Config, case: Case) -> str:
         return f"32 keys at a time in head dim {config.head_dim}: at most 128"
     if config.lists == "keys" and (mask is None or isinstance(mask, BuiltMask)):
         return "no list of keys without a mask, or of one that was built on the GPU"
-    if config.lists == "keys" and _elements(case.demand) >= MOST:
-        return f"{_elements(case.demand)} kept elements: below {MOST}"
+    if config.lists == "keys" and case.demand.elements >= MOST:
+        return f"{case.demand.elements} kept elements: below {MOST}"
     if max(p.seq_q, p.seq_k) > 2**31 - TILE:
         return "2^31 queries or keys"
     if (p.seq_q + TILE) * p.heads * p.batch >= 2**31:
@@ -127,11 +127,6 @@ def configs(case: Case) -> Iterator[Config]:
             config = Config(head_dim, pairs, lists, rows, case.scores)
             if not legal(config, case):
                 yield config
-
-
-def _elements(demand: Demand) -> int:
-    """Return the elements that the distinct masks of one on the CPU keep."""
-    return sum(each.nnz for each in getattr(demand.source, "masks", (demand.source,)))
 
 
 def launches(config: Config, args: Args) -> tuple[list[Launch], list[Array]]:
