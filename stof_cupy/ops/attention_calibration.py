@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stof_cupy import env
+from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks import BsrMask, causal, sliding_window
 from stof_cupy.masks.stacking import AnyMask
@@ -24,7 +25,16 @@ from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_model import explain
 from stof_cupy.ops.attention_times import time_of
 
-__all__ = ["Timer", "calibrate", "calibrated", "fit", "off", "path_of", "probes"]
+__all__ = [
+    "Timer",
+    "calibrate",
+    "calibrate_device",
+    "calibrated",
+    "fit",
+    "off",
+    "path_of",
+    "probes",
+]
 
 Timer = Callable[[Candidate, Case], float]
 """Returns microseconds on the GPU of one candidate, such as `attention_timing.timer`."""
@@ -99,6 +109,33 @@ def calibrate(facts: DeviceFacts, timer: Timer, *, again: bool = False) -> Const
     aside.replace(path)  # whole or not at all, whoever else writes
     calibrated.cache_clear()
     return constants
+
+
+def calibrate_device(number: int | None = None, *, again: bool = False) -> Constants:
+    """Return the constants of a GPU of this machine, measuring as `calibrate` does.
+
+    Takes about a minute; nothing else should run on the GPU, and no stream be captured.
+
+    Parameters
+    ----------
+    number : int, optional
+        Of the device; default: CuPy's current one.
+    again : bool
+        Measure even if there is a file.
+
+    Raises
+    ------
+    DeviceError, MissingDependencyError
+        If there is no such device, or no CuPy.
+    """
+    number = device.current() if number is None else number
+    facts = device.facts(number)
+    import cupy
+
+    from stof_cupy.ops.attention_timing import timer
+
+    with cupy.cuda.Device(number):
+        return calibrate(facts, timer, again=again)
 
 
 def probes(facts: DeviceFacts) -> list[tuple[Candidate, Case]]:
