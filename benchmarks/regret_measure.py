@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from os import cpu_count
 from pathlib import Path
@@ -35,7 +36,8 @@ OTHERS = 2
 LONGEST_US = 200e3  # predicted; what takes longer is not among the others
 AGAIN = 1.15  # times the best time: measured a second time
 TOLERANCE = 1e-2
-AHEAD = 12  # masks that are made meanwhile
+AHEAD = 16  # masks that are made meanwhile
+LAST = 20  # seconds before the end in which no more are begun: the longest take 40
 
 
 @dataclass
@@ -66,7 +68,7 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
     start = time.time()
     print(f"{compile_all(facts)} kernels compiled in {time.time() - start:.0f} s", flush=True)
     wrong: list[str] = []
-    with ThreadPoolExecutor(max(2, (cpu_count() or 2) // 2)) as pool:
+    with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
         for plans, stats in planned(pool, measured, facts, until, only):
             key = f"{plans[0].cell.mask}-{plans[0].cell.seq}"
             measured.masks[key] = stats and stats.record
@@ -110,15 +112,22 @@ def planned(
         for group in groups()
         if (missing := [c for c in group if only in c.name and c.name not in measured.cells])
     ]
-    waiting: list[Future[Any]] = []
-    while (todo or waiting) and time.time() < until:
-        while todo and len(waiting) < AHEAD:
-            waiting.append(pool.submit(plan_group, todo.pop(0), facts))
-        yield waiting.pop(0).result()
+    waiting: set[Future[Any]] = set()
+    while time.time() < until:
+        while todo and len(waiting) < AHEAD and time.time() < until - LAST:
+            waiting.add(pool.submit(plan_group, todo.pop(0), facts, until))
+        if not waiting:
+            return
+        done, waiting = wait(waiting, until - time.time(), FIRST_COMPLETED)
+        for each in done:
+            if time.time() < until:
+                yield each.result()
 
 
-def plan_group(group: list[Cell], facts: DeviceFacts) -> tuple[list[Plan], MaskStats | None]:
-    """Make the mask of some cells, and the lists that their kernels read."""
+def plan_group(
+    group: list[Cell], facts: DeviceFacts, until: float = math.inf
+) -> tuple[list[Plan], MaskStats | None]:
+    """Make the mask of some cells, and the lists that their kernels read, while there is time."""
     mask = make_mask(group[0].mask, group[0].seq)
     plans, tiles = [], set()
     for cell in group:
@@ -128,6 +137,8 @@ def plan_group(group: list[Cell], facts: DeviceFacts) -> tuple[list[Plan], MaskS
         tiles |= {c.tile for c in every if isinstance(c, blockwise.Config)}
     for plan in plans:
         for candidate in plan.timed if mask is not None else ():
+            if time.time() > until:
+                return [], None
             if isinstance(candidate, blockwise.Config):
                 mask.schedule(candidate.tile, layout="accumulator")
             else:
