@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from stof_cupy.jit import device, launch, nvrtc
 from stof_cupy.jit.attention_kernels import KEYS
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
 from stof_cupy.ops.attention_args import Problem, Scores, masking
+from stof_cupy.ops.attention_calibration import calibrated
 from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_config import Config
 from stof_cupy.ops.attention_constants import Constants
@@ -59,6 +61,8 @@ def completed(args: Args, return_lse: bool) -> Args:
     q, k, v = (unit_last(x) for x in (args.q, args.k, args.v))
     if out is None:
         out = empty_in_order_of(q, (*q.shape[:3], problem.dim_v))
+    elif q is args.q and k is args.k and v is args.v and not return_lse:
+        return args
     rows = (problem.batch, problem.heads, problem.seq_q)
     lse = args.xp.empty(rows, np.float32) if return_lse else None
     return Args(problem, q, k, v, out, lse, args.mask, args.scores, args.kv_lengths)
@@ -66,21 +70,17 @@ def completed(args: Args, return_lse: bool) -> Args:
 
 def prepared(candidate: Candidate, args: Args) -> Callable[[], None]:
     """Return a function that launches the kernels, which are loaded, on CuPy's current stream."""
-    from stof_cupy.jit.launch import kernel
-
     number = args.q.device.id
     every, used = launches(candidate, args)
-    calls = []
-    for spec, blocks, fields in every:
-        call = kernel(spec, number)
-        calls.append((call, (blocks,), call.pack(**fields)))
+    calls = [(launch.kernel(spec, number), (blocks,)) for spec, blocks, _ in every]
+    params = calls[0][0].pack(**every[0].fields)  # all have the same
 
-    def launch(_kept: Any = used) -> None:
+    def run(_kept: Any = used) -> None:
         # When these arrays are dropped, CuPy's pool gives them away in the stream's order.
-        for call, grid, params in calls:
+        for call, grid in calls:
             call(grid, params)
 
-    return launch
+    return run
 
 
 def estimates(args: Args, select: Select) -> tuple[Estimate, ...]:
@@ -91,14 +91,12 @@ def estimates(args: Args, select: Select) -> tuple[Estimate, ...]:
 
 def _case(args: Args) -> tuple[Case, Constants]:
     """Return what a kernel is chosen for, and what is known of the GPU."""
-    from stof_cupy.jit import device, nvrtc
-    from stof_cupy.ops.attention_calibration import calibrated
-
     facts, problem = device.facts(args.q.device.id), args.problem
     if args.mask is None and problem.seq_k < 2**30:
         # As keys are appended, a choice serves for some time; a kernel may be given fewer of them.
         step = max(KEYS, 2 ** (problem.seq_k.bit_length() - 5))
-        problem = replace(problem, seq_k=-(-problem.seq_k // step) * step)
+        if problem.seq_k % step:
+            problem = replace(problem, seq_k=-(-problem.seq_k // step) * step)
     case = Case(problem, args.mask, facts, kind_of(args.scores), nvrtc.load().version)
     return case, calibrated(facts)
 
@@ -135,10 +133,10 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         "pack": config.pack,
     }
     blocks = config.items(problem) * config.heads(problem)
-    every = [Launch.of(config.spec(problem), blocks, fields)]
+    every = [Launch(config.spec(problem), blocks, fields)]
     if cut:
         rows = cut * config.shape.rows
-        every.append(Launch.of(config.combine_spec(problem), rows // 4, fields))
+        every.append(Launch(config.combine_spec(problem), rows // 4, fields))
     return every, used
 
 

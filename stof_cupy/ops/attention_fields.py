@@ -73,11 +73,6 @@ class Launch(NamedTuple):
     blocks: int
     fields: dict[str, Any]
 
-    @classmethod
-    def of(cls, spec: KernelSpec, blocks: int, fields: dict[str, Any]) -> Launch:
-        """Return a launch with those of the fields that the kernel has."""
-        return cls(spec, blocks, {name: fields[name] for name, _ in spec.params})
-
 
 def kind_of(scores: Scores) -> ScoreKind:
     """Return which kernel the scores need."""
@@ -134,8 +129,6 @@ def _add_tensor(fields: dict[str, Any], name: str, x: Array) -> None:
     # What divides it divides all of them, as a power of 2.
     common = start | batch | head | row
     fields[f"wide_{name}"] = common % 16 == 0
-    if name == "out":
-        fields["pairs_out"] = common % 4 == 0
 
 
 def _add_mask(fields: dict[str, Any], lists: Any, problem: Problem) -> None:

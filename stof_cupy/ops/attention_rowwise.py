@@ -156,7 +156,10 @@ def launches(config: Config, args: Args) -> tuple[list[Launch], list[Array]]:
     aligned = fields["wide_q"] and fields["wide_k"] and fields["wide_v"]
     wide = bool(aligned and problem.dim_qk % 8 == 0 and problem.dim_v % 8 == 0)
     spec = config.spec(problem, wide=wide)
+    out = args.out
+    common = fields["out"] | out.strides[0] | out.strides[1] | out.strides[2]
     fields |= {
+        "pairs_out": common % 4 == 0,
         "relative": fields["distances"],
         "bias_key": fields["bias_col"],
         "bias_masking": masking(bias.dtype) if array else 0,
@@ -166,4 +169,5 @@ def launches(config: Config, args: Args) -> tuple[list[Launch], list[Array]]:
         "block_rows": config.block_rows,
         "long_rows": long_rows,
     }
-    return [Launch.of(spec, blocks * problem.heads * problem.batch, fields)], used
+    told = {name: fields[name] for name, _ in spec.params}
+    return [Launch(spec, blocks * problem.heads * problem.batch, told)], used

@@ -209,10 +209,13 @@ def test_a_choice_that_was_made_costs_less_than_20_us():
     for mask in (random(4096, 0.01), None, OnGpu((5, 5))):
         of = case(4096, mask)
         first = choose(of)
-        start = time.perf_counter()
-        for _ in range(500):
-            assert choose(Case(of.problem, mask, H100)) is first
-        assert (time.perf_counter() - start) / 500 < 20e-6
+        best = math.inf
+        for _ in range(10):
+            start = time.thread_time()
+            for _ in range(100):
+                assert choose(Case(of.problem, mask, H100)) is first
+            best = min(best, (time.thread_time() - start) / 100)
+        assert best < 20e-6
     assert choose(case(4096, None, A100)) is not choose(case(4096))
 
 
