@@ -21,6 +21,7 @@ __device__ __forceinline__ int slices_of(const Params& p, int tiles) {
 
 template <class Params, class Shape, bool kPacked>
 struct Work {
+  static constexpr int kRows = Shape::kRows;
   i64 batch;
   int head;  // the first one, of packed heads
   int slot;
@@ -39,7 +40,7 @@ struct Work {
       row_tile = p.order[mask * p.row_tiles + slot / ratio];
       tile = row_tile * ratio + slot % ratio;
     }
-    row0 = tile * Shape::kRows;
+    row0 = tile * kRows;
     kv_length = p.kv_lengths ? max(0, min(p.seq_k, p.kv_lengths[batch])) : p.seq_k;
     const i64 row = mask * (p.row_tiles + 1) + row_tile;
     begin = p.row_ptr ? p.row_ptr[row] : 0;

@@ -83,7 +83,7 @@ class Config:
 
 def legal(shape: Shape, head_dim: int, facts: DeviceFacts, packed: bool = False) -> bool:
     """Whether a CTA of `shape` has the shared memory that it needs on a GPU."""
-    return shape.smem_bytes(head_dim, packed) <= facts.smem_per_block_optin
+    return shape.smem_bytes(head_dim) <= facts.smem_per_block_optin
 
 
 def choose(
@@ -162,7 +162,7 @@ def _shared_by_heads(mask: AnyMask | None, problem: Problem) -> bool:
 
 def _resident(shape: Shape, head_dim: int, packed: bool, facts: DeviceFacts) -> int:
     """Return how many CTAs the GPU runs at a time."""
-    fit = facts.smem_per_sm // (shape.smem_bytes(head_dim, packed) + _RESERVED)
+    fit = facts.smem_per_sm // (shape.smem_bytes(head_dim) + _RESERVED)
     return facts.sm_count * max(1, min(shape.min_blocks, fit))
 
 
