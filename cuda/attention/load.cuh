@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ptx/cp_async.cuh"
+#include "ptx/opaque.cuh"
 #include "tile.cuh"
 
 namespace stof::attention {
@@ -17,26 +18,26 @@ class TileCopy {
 
  public:
   __device__ __forceinline__ TileCopy()
-      : to(Tile::address(0, threadIdx.x / kLanes, threadIdx.x % kLanes)) {}
+      : to(ptx::opaque(Tile::address(0, threadIdx.x / kLanes, threadIdx.x % kLanes))) {}
 
-  // The thread's part of the first of rows that are `row_stride` elements apart.
-  __device__ static __forceinline__ const u16* from(const u16* head, i64 row_stride) {
-    return head + threadIdx.x / kLanes * row_stride + threadIdx.x % kLanes * 8;
+  // The thread's part of rows that are `row_stride` elements apart.
+  __device__ __forceinline__ const u16* part(const u16* head, i64 row_stride) const {
+    return ptx::opaque(head + threadIdx.x / kLanes * row_stride + threadIdx.x % kLanes * 8);
   }
 
   // Starts to copy all rows of tile number `tile` to shared address `base`, and of them the whole
-  // chunks within the head dim; the other chunks stay as they are. `part` is what `from` gave.
-  __device__ __forceinline__ void operator()(u32 base, const u16* part, int tile, i64 row_stride,
+  // chunks within the head dim; the other chunks stay as they are. `part` is what `part()` gave.
+  __device__ __forceinline__ void operator()(u32 base, const u16* part, int tile, int row_stride,
                                              int chunks) const {
     const int chunk = threadIdx.x % kLanes;
-    const u16* at = part + tile * (Tile::kRows * row_stride);
+    const u16* at = part + static_cast<i64>(tile * Tile::kRows) * row_stride;
 #pragma unroll
     for (int i = 0; i < Tile::kRows; i += kStep)
 #pragma unroll
       for (int c = 0; c < Tile::kChunks; c += kLanes)
         if (c + chunk < chunks)
           ptx::cp_async_16(base + (to ^ Tile::swizzle(i) << 4) + i * Tile::kCols * 2 + c * 16,
-                           at + i * row_stride + c * 8);
+                           at + static_cast<i64>(i) * row_stride + c * 8);
   }
 };
 

@@ -16,6 +16,11 @@ __device__ __forceinline__ u32 finite_part(u32 word) {
   return (is_finite(lo) ? word & 0x0000ffff : 0) | (is_finite(hi) ? word & 0xffff0000 : 0);
 }
 
+template <typename T>
+__device__ __forceinline__ bool has_non_finite(u32 word) {
+  return finite_part<T>(word) != word;
+}
+
 // Adds the values of a tile that are not finite to the rows that keep their key, and clears them
 // before the product. All of a CTA's threads take part.
 template <typename T, class KvTile, int kThreads, int kFragments, int kOutputs>
@@ -23,15 +28,21 @@ __device__ __forceinline__ void set_aside_non_finite(float (&o)[kFragments][kOut
                                                      const KeepBits<kFragments>& bits, u32 smem_v) {
   constexpr int kKeys = KvTile::kRows;
   const int thread = ptx::opaque(threadIdx.x), lane = thread % 32;
-  u64 keep[kFragments][2];  // of each of a thread's rows, a bit for each key
-#pragma unroll
-  for (int f = 0; f < kFragments; ++f)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) keep[f][r] = bits.row(f, r, lane);
+  bool odd = false;
+#pragma unroll 4
+  for (int i = thread; i < kKeys * KvTile::kChunks; i += kThreads) {
+    const uint4 x = ptx::load_shared_16(smem_v + 16 * i);
+    odd = odd || has_non_finite<T>(x.x) || has_non_finite<T>(x.y) || has_non_finite<T>(x.z) ||
+          has_non_finite<T>(x.w);
+  }
+  if (!__syncthreads_or(odd)) return;
 #pragma unroll
   for (int first = 0; first < kOutputs; first += 2)  // more at a time would take registers
 #pragma unroll 1
-    for (int key = 0; key < kKeys; ++key)
+    for (int key = 0; key < kKeys; ++key) {
+      u32 keep[kFragments];  // bits 0 and 16: whether a thread's rows keep the key
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) keep[f] = bits.of(f, key, lane);
 #pragma unroll
       for (int j = first; j < first + 2; ++j) {
         const u32 odd = ptx::load_shared_4(KvTile::address(smem_v, key, j) + 4 * (lane & 3));
@@ -42,11 +53,12 @@ __device__ __forceinline__ void set_aside_non_finite(float (&o)[kFragments][kOut
         for (int f = 0; f < kFragments; ++f)
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            if (!(keep[f][r] >> key & 1)) continue;
+            if (!(keep[f] >> 16 * r & 1)) continue;
             o[f][j][2 * r] += lo;
             o[f][j][2 * r + 1] += hi;
           }
       }
+    }
   __syncthreads();  // every warp has taken them
 #pragma unroll 1
   for (int i = thread; i < kKeys * KvTile::kChunks; i += kThreads) {

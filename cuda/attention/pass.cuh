@@ -27,34 +27,42 @@ struct Pass {
   static constexpr int kStages = Shape::kStages;
   using Params = attention::Params<T>;
   using Products = attention::Products<T, kHeadDim, Shape>;
-  using Store = attention::Store<T, kHeadDim, Shape, Work>;
+  using Store = attention::Store<T, kHeadDim, Shape, kPacked, Work>;
   using QTile = typename Products::QTile;
   using KvTile = typename Products::KvTile;
-  using Copy = TileCopy<KvTile, kThreads>;
+  template <class Tile>
+  using Copy = TileCopy<Tile, kThreads>;
   using Bits = KeepBits<kFragments>;
 
   const Params& p;
   const Work& work;  // in shared memory, because registers are scarce
   const u32 smem;
+  const Copy<KvTile> copy;
+  const u16 *keys, *values;  // the thread's part of tile 0
+  const int kv_length;
+  const int whole;  // tiles that end before this key can be copied whole
   Products products;
   OnlineSoftmax<kFragments> softmax;
-  Copy copy;
-  const u16 *keys, *values;  // the thread's part of tile 0
-  int kv_length;
 
-  __device__ __forceinline__ Pass(const Params& params, const Work& of, u32 shared)
+  // `shared` becomes a copy of `mine`.
+  __device__ __forceinline__ Pass(const Params& params, const Work& mine, Work& shared, u32 memory)
       : p(params),
-        work(of),
-        smem(shared),
-        keys(Copy::from(head_of_keys(), p.k_row)),
-        values(Copy::from(head_of_values(), p.v_row)),
-        kv_length(work.kv_length) {}
-
-  __device__ __forceinline__ const u16* head_of_keys() const {
-    return p.k + work.batch * p.k_batch + work.head / p.heads_per_kv * p.k_head;
+        work(shared),
+        smem(memory),
+        keys(copy.part(head_of_keys(mine), p.k_row)),
+        values(copy.part(head_of_values(mine), p.v_row)),
+        kv_length(mine.kv_length),
+        whole(p.wide_k && p.wide_v && p.dim_qk % 8 == 0 && p.dim_v % 8 == 0 ? kv_length : 0) {
+    load_q(mine);
+    ptx::cp_async_commit();
+    if (threadIdx.x == 0) shared = mine;
   }
-  __device__ __forceinline__ const u16* head_of_values() const {
-    return p.v + work.batch * p.v_batch + work.head / p.heads_per_kv * p.v_head;
+
+  __device__ __forceinline__ const u16* head_of_keys(const Work& of) const {
+    return p.k + of.batch * p.k_batch + of.head / p.heads_per_kv * p.k_head;
+  }
+  __device__ __forceinline__ const u16* head_of_values(const Work& of) const {
+    return p.v + of.batch * p.v_batch + of.head / p.heads_per_kv * p.v_head;
   }
 
   __device__ __forceinline__ u32 smem_q() const {
@@ -76,8 +84,7 @@ struct Pass {
   template <int kFirst, int kLast>
   __device__ __forceinline__ void load(int stage, const KeyTile& tile) {
     if (!present(tile)) return;
-    const bool aligned = p.wide_k && p.wide_v && p.dim_qk % 8 == 0 && p.dim_v % 8 == 0;
-    if (aligned && (tile.col + 1) * kKeys <= kv_length) {
+    if ((tile.col + 1) * kKeys <= whole) {
       if constexpr (kFirst == 0) copy(stage_k(stage), keys, tile.col, p.k_row, p.dim_qk / 8);
       if constexpr (kLast == 1) copy(stage_v(stage), values, tile.col, p.v_row, p.dim_v / 8);
       return;
@@ -85,7 +92,7 @@ struct Pass {
 #pragma unroll 1
     for (int which = kFirst; which <= kLast; ++which) {
       const i64 row = which == 0 ? p.k_row : p.v_row, key = static_cast<i64>(tile.col) * kKeys;
-      const u16* from = which == 0 ? head_of_keys() : head_of_values();
+      const u16* from = which == 0 ? head_of_keys(work) : head_of_values(work);
       load_tile<KvTile, kThreads>(
           stage_k(stage) + which * KvTile::kBytes,
           {from + key * row, row, 1, static_cast<int>(kv_length - key),
@@ -101,15 +108,22 @@ struct Pass {
     __syncthreads();
   }
 
-  __device__ __forceinline__ void load_q() {
+  __device__ __forceinline__ void load_q(const Work& of) {
+    const u16* head = p.q + of.batch * p.q_batch;
+    if (!kPacked && p.wide_q && !p.negative && p.dim_qk == kHeadDim &&
+        of.row0 + Shape::kRows <= p.seq_q) {
+      const Copy<QTile> copy_q;
+      head += of.head * p.q_head + of.row0 * p.q_row;
+      copy_q(smem_q(), copy_q.part(head, p.q_row), 0, p.q_row, QTile::kChunks);
+      return;
+    }
+#pragma unroll 1
     for (int i = threadIdx.x; i < Shape::kRows * QTile::kChunks; i += kThreads) {
       const int r = i / QTile::kChunks, chunk = i % QTile::kChunks;
-      const int row = work.row0 + r;
-      const int valid = work.query(p, row) < p.seq_q ? max(0, min(8, p.dim_qk - 8 * chunk)) : 0;
+      const int row = of.row0 + r, query = of.query(p, row);
+      const int valid = query < p.seq_q ? max(0, min(8, p.dim_qk - 8 * chunk)) : 0;
       const u16* from = p.q;
-      if (valid > 0)
-        from += work.batch * p.q_batch + work.head_of(p, row) * p.q_head +
-                work.query(p, row) * p.q_row + 8 * chunk;
+      if (valid > 0) from = head + of.head_of(p, row) * p.q_head + query * p.q_row + 8 * chunk;
       const u32 to = QTile::address(smem_q(), r, chunk);
       if (p.wide_q && !p.negative) {
         ptx::cp_async_16(to, from, 2 * valid);
@@ -128,12 +142,12 @@ struct Pass {
   __device__ __forceinline__ void step(const KeyTile& tile, Bits bits, int stage, bool first,
                                        const Between& between) {
     const int keys = kv_length - tile.col * kKeys;
-    const bool part = tile.bitmap_id >= 0 || keys < kKeys;
+    const bool part = (~tile.bitmap_id | (keys - kKeys)) < 0;  // a bitmap, or fewer keys
     if (keys < kKeys) bits.limit(keys, threadIdx.x % 32);
     const float factor = Scores::factor(p);
     typename Products::Scores s;
     Bits keep;
-    bool raise = kCareful || first;
+    bool raise = kCareful || !Scores::kPlain || first;
 #pragma unroll 1
     while (true) {
       products.multiply(s, smem_q(), stage_k(stage));
@@ -156,17 +170,14 @@ struct Pass {
     products.accumulate(weights, stage_v(stage));
   }
 
-  __device__ __forceinline__ void run() {
-    const BitsAt<kFragments, kPacked> bits_at(p, work, threadIdx.x / 32 * Shape::kWarpRows,
+  __device__ __forceinline__ void run(const Work& mine) {
+    const BitsAt<kFragments, kPacked> bits_at(p, mine, threadIdx.x / 32 * Shape::kWarpRows,
                                               threadIdx.x % 32);
-    const int begin = work.begin, end = work.end;
+    const int begin = mine.begin, end = mine.end;
     KeyTile tile = key_tile(p, begin, end), next = key_tile(p, begin + 1, end);
     clear_padding();
-    load_q();
-    ptx::cp_async_commit();
     load<0, kStages - 1>(0, tile);
     ptx::cp_async_commit();
-    Bits bits = bits_at(p, tile);
     if constexpr (Shape::kQInRegisters) {
       ptx::cp_async_wait<1>();
       __syncthreads();
@@ -183,7 +194,6 @@ struct Pass {
         load<1, 1>(0, tile);
       ptx::cp_async_commit();
       KeyTile after;
-      Bits coming;
       const auto between = [&] {
         if constexpr (kStages == 1) {
           ptx::cp_async_wait<0>();
@@ -192,13 +202,12 @@ struct Pass {
           ptx::cp_async_commit();
         }
         after = key_tile(p, i + 2, end);
-        coming = bits_at(p, next);
       };
       if (present(tile))
-        step(tile, bits, stage, i == begin, between);
+        step(tile, bits_at(p, tile), stage, i == begin, between);
       else
         between();
-      tile = next, next = after, bits = coming;
+      tile = next, next = after;
       if constexpr (kStages > 1) stage = 1 - stage;
     }
     softmax.finish();
@@ -212,8 +221,8 @@ struct Pass {
   }
 
   // False, and nothing is stored, if that has to be done carefully.
-  __device__ __forceinline__ bool attend() {
-    run();
+  __device__ __forceinline__ bool attend(const Work& mine) {
+    run(mine);
     const bool again = __syncthreads_or(!kCareful && masked() && !products.finite());
     if (again) return false;
     if (work.slices > 1)

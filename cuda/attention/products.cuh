@@ -5,6 +5,7 @@
 #include "ptx/convert.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/opaque.cuh"
 #include "tile.cuh"
 #include "types.cuh"
 
@@ -35,6 +36,10 @@ struct Products {
     lane_q = QTile::address(0, row + (lane & 15), lane >> 4);
     lane_k = KvTile::address(0, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
     lane_v = KvTile::address(0, lane & 15, lane >> 4);
+    if constexpr (kHeadDim <= 64) {  // there are registers to keep them
+      lane_k = ptx::opaque(lane_k);
+      lane_v = ptx::opaque(lane_v);
+    }
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
@@ -61,7 +66,7 @@ struct Products {
       for (int j = 0; j < kColumns; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[f][j][e] = 0.f;
-#pragma unroll(Shape::kQInRegisters ? kSteps : 2)
+#pragma unroll(Shape::kQInRegisters ? kSteps : kHeadDim > 128 ? 1 : 2)
     for (int step = 0; step < kSteps; ++step) {
       if constexpr (!Shape::kQInRegisters) {
 #pragma unroll

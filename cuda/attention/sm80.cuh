@@ -31,30 +31,42 @@ struct Sm80 {
   using Params = attention::Params<T>;
   using Work = attention::Work<Params, Shape, kPacked>;
   static_assert(sizeof(Work) <= 64);
+  // Both ways in one kernel would take more registers than there are.
+  static constexpr bool kCarefulOnly = kHeadDim > 128 && !Scores::kPlain;
 
   template <class Shape_, bool kCareful>
   using Pass = attention::Pass<T, kHeadDim, Shape_, Scores, kPacked, Work, kCareful>;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
     Work& shared = *reinterpret_cast<Work*>(memory + kTileBytes);
-    const Work work = Work::of(p, blockIdx.x);
-    if (work.none(p)) return;
-    if (threadIdx.x == 0) shared = work;
-    __syncthreads();
-    if (p.overflow != nullptr && *p.overflow != 0) {
-      if (work.split == 0) Store<T, kHeadDim, Shape, Work>::nan(p, work);
-      return;
-    }
     const u32 smem = ptx::shared_address(memory);
-    if (Pass<Shape, false>(p, shared, smem).attend()) return;
-    // A fragment of each warp at a time: there are registers for that.
-    using Narrow = typename Shape::Narrow;
+    {
+      const Work work = Work::of(p, blockIdx.x);
+      if (work.none(p)) return;
+      if (p.overflow != nullptr && *p.overflow != 0) {
+        if (work.split == 0) Store<T, kHeadDim, Shape, kPacked, Work>::nan(p, work);
+        return;
+      }
+      if constexpr (kCarefulOnly) {
+        Pass<Shape, true> pass(p, work, shared, smem);
+        pass.attend(work);
+        return;
+      }
+      Pass<Shape, false> pass(p, work, shared, smem);
+      if (pass.attend(work)) return;
+    }
+    if constexpr (!kCarefulOnly) {
+      // A fragment of each warp at a time: there are registers for that.
+      using Narrow = typename Shape::Narrow;
 #pragma unroll 1
-    for (int first = 0; first < Shape::kRows; first += Narrow::kRows) {
-      __syncthreads();
-      if (threadIdx.x == 0 && first > 0) shared.row0 += Narrow::kRows;
-      __syncthreads();
-      Pass<Narrow, true>(p, shared, ptx::opaque(smem)).attend();
+      for (int first = 0; first < Shape::kRows; first += Narrow::kRows) {
+        __syncthreads();
+        Work work = shared;
+        if (first > 0) work.row0 += Narrow::kRows;
+        __syncthreads();
+        Pass<Narrow, true> pass(p, work, shared, ptx::opaque(smem));
+        pass.attend(work);
+      }
     }
   }
 };

@@ -17,7 +17,8 @@
 namespace stof::attention {
 
 constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
-constexpr float kLowest = -3.402823466e38f;  // an origin before there is any
+constexpr float kLowest = -3.402823466e38f;   // an origin before there is any
+constexpr float kSmallest = 1.17549435e-38f;  // positive and normal
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kLog2e = 1.4426950408889634f;
 
@@ -41,12 +42,12 @@ struct OnlineSoftmax {
   }
 
   // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to.
-  // `kSpecial` leaves outputs that are not finite as they are.
+  // `kSpecial`: outputs that are not finite stay so.
   template <bool kSpecial, int kN, int kD>
   __device__ __forceinline__ void raise(const float (&s)[kFragments][kN][4], float factor,
                                         float (&o)[kFragments][kD][4]) {
     float highest[kFragments][2];
-    bool moved = false;
+    bool moved = false, fresh = true;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
@@ -56,21 +57,24 @@ struct OnlineSoftmax {
         for (int j = 1; j < kN; ++j) m = fmaxf(m, fmaxf(s[f][j][2 * r], s[f][j][2 * r + 1]));
         highest[f][r] = m * factor;
         moved = moved || highest[f][r] > origin[f][r] + kSlack;
+        fresh = fresh && origin[f][r] == kLowest;
       }
     if (!__any_sync(0xffffffffu, moved)) return;
+    fresh = __all_sync(0xffffffffu, fresh);  // there are no outputs yet
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float to = fmaxf(origin[f][r], warp_max<4>(highest[f][r]));
-        const float rescale = ptx::exp2(origin[f][r] - to);
+        float rescale = ptx::exp2(origin[f][r] - to);
         origin[f][r] = to;
         sum[f][r] *= rescale;
+        if (fresh) continue;
+        if (kSpecial) rescale = fmaxf(rescale, kSmallest);  // 0 * inf would be NaN
 #pragma unroll
         for (int j = 0; j < kD; ++j)
 #pragma unroll
-          for (int e = 2 * r; e < 2 * r + 2; ++e)
-            if (!kSpecial || o[f][j][e] - o[f][j][e] == 0.f) o[f][j][e] *= rescale;
+          for (int e = 2 * r; e < 2 * r + 2; ++e) o[f][j][e] *= rescale;
       }
   }
 

@@ -11,7 +11,7 @@
 
 namespace stof::attention {
 
-template <typename T, int kHeadDim, class Shape, class Work>
+template <typename T, int kHeadDim, class Shape, bool kPacked, class Work>
 struct Store {
   using Params = attention::Params<T>;
   using QTile = Tile<Shape::kRows, kHeadDim>;
@@ -43,6 +43,20 @@ struct Store {
                                                                   o[f][j][2 * r + 1] * row.factor));
       }
     __syncwarp();
+    constexpr int kLanes = QTile::kChunks % 8 == 0 ? 8 : 4, kStep = 32 / kLanes;
+    if (!kPacked && p.wide_out && p.dim_v == kHeadDim && row0 + Shape::kWarpRows <= p.seq_q) {
+      const int chunk = lane % kLanes;
+      T* to = p.out + work.batch * p.out_batch + work.head * p.out_head +
+              (row0 + lane / kLanes) * p.out_row + 8 * chunk;
+#pragma unroll
+      for (int i = 0; i < Shape::kWarpRows; i += kStep, to += kStep * p.out_row)
+#pragma unroll
+        for (int c = 0; c < QTile::kChunks; c += kLanes)
+          *reinterpret_cast<uint4*>(to + 8 * c) =
+              ptx::load_shared_16(QTile::address(smem, warp_row + i + lane / kLanes, c + chunk));
+      return;
+    }
+#pragma unroll 1
     for (int i = lane; i < Shape::kWarpRows * QTile::kChunks; i += 32) {
       const int at = i / QTile::kChunks, chunk = i % QTile::kChunks;
       const int query = work.query(p, row0 + at);

@@ -64,15 +64,11 @@ struct KeepBits {
     }
   }
 
-  // All 64 bits of a row, of which each lane of a quad has sixteen.
-  __device__ __forceinline__ u64 row(int f, int r, int lane) const {
-    u64 bits = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      bits |= static_cast<u64>(word[f] >> (16 * r + 2 * j) & 3) << (8 * j);
-    bits <<= 2 * (lane & 3);
-    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
-    return bits | __shfl_xor_sync(0xffffffffu, bits, 2);
+  // Bits 0 and 16: whether the rows g and g + 8 of fragment f keep a key, which a lane of the quad
+  // knows.
+  __device__ __forceinline__ u32 of(int f, int key, int lane) const {
+    const u32 all = __shfl_sync(0xffffffffu, word[f], (lane & ~3) | (key >> 1 & 3));
+    return all >> (2 * (key >> 3) + (key & 1));
   }
 };
 

@@ -51,16 +51,19 @@ struct Work {
   // That of a CTA.
   __device__ static __forceinline__ Work of(const Params& p, u32 block) {
     const int items = p.slots + p.long_slots * (p.splits - 1);
-    const int groups = p.heads / p.pack;
-    const int item = block % items;
+    const int groups = kPacked ? p.heads / p.pack : p.heads;
+    const u32 tile = block / items;
+    const int item = block - tile * items, batch = tile / groups, group = tile - batch * groups;
     const bool cut = item < p.long_slots * p.splits;
     const int slot = cut ? item / p.splits : item - p.long_slots * (p.splits - 1);
-    Work work(p, block / items / groups, block / items % groups, slot);
-    work.split = cut ? item % p.splits : 0;
-    const i64 tiles = work.end - work.begin;
-    const int first = work.begin;
-    work.begin = first + static_cast<int>(tiles * work.split / work.slices);
-    work.end = first + static_cast<int>(tiles * (work.split + 1) / work.slices);
+    Work work(p, batch, group, slot);
+    if (cut) work.split = item % p.splits;
+    if (work.slices > 1) {
+      const i64 tiles = work.end - work.begin;
+      const int first = work.begin;
+      work.begin = first + static_cast<int>(tiles * work.split / work.slices);
+      work.end = first + static_cast<int>(tiles * (work.split + 1) / work.slices);
+    }
     return work;
   }
 

@@ -85,8 +85,8 @@ class Shape:
 
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
-    32: (Shape(4, 32, 2, True, 3), Shape(2, 32, 2, True, 6), Shape(4, 16, 2, True, 2)),
-    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 2)),
+    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 4)),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 4)),
     96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
     128: (Shape(4, 32, 1, False, 2), Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 2)),
     192: (Shape(4, 16, 1, False, 2),),
