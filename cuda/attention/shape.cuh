@@ -8,7 +8,7 @@ namespace stof::attention {
 // With 32 rows a warp reads K and V from shared memory half as often as with 16, for twice the
 // registers.
 //
-// kStages > 1: so many pairs of a K and a V tile lie in shared memory, and one barrier a tile keeps
+// kStages == 2: two pairs of a K and a V tile lie in shared memory, and one barrier a tile keeps
 // them apart. kStages == 1: one pair, whose halves are filled in turn, with two barriers a tile.
 template <int kWarps_, int kWarpRows_, int kStages_, bool kQInRegisters_, int kMinBlocks_>
 struct Shape {
@@ -24,6 +24,8 @@ struct Shape {
   // Once Q is in registers, its place can serve as the last stage, which is filled after that.
   static constexpr bool kQInStage = kQInRegisters && kStages > 1 && kRows <= 2 * kKeys;
   static constexpr int kSmemRows = (kQInStage ? 0 : kRows) + 2 * kStages * kKeys;
+  using Narrow = Shape<kWarps, 16, kStages, kQInRegisters, kMinBlocks>;
+  static_assert(kStages == 1 || kStages == 2);
   static_assert(kWarpRows == 16 || kWarpRows == 32, "rows of one or two mma fragments");
 };
 

@@ -43,7 +43,7 @@ class Shape:
     warp_rows : int
         Query rows of a warp, 16 or 32.
     stages : int
-        Pairs of a K and a V tile in shared memory.
+        Pairs of a K and a V tile in shared memory, 1 or 2.
     q_in_registers : bool
     min_blocks : int
         CTAs that are to fit an SM: the registers of a thread are limited to that.
@@ -71,12 +71,11 @@ class Shape:
         q = int(self.q_in_registers)
         return f"{self.warps}x{self.warp_rows}s{self.stages}q{q}b{self.min_blocks}"
 
-    def smem_bytes(self, head_dim: int, packed: bool = False) -> int:
-        """Return the shared memory of a CTA; `packed` as in :func:`attention_sm80`."""
+    def smem_bytes(self, head_dim: int) -> int:
+        """Return the shared memory of a CTA."""
         in_stage = self.q_in_registers and self.stages > 1 and self.rows <= 2 * KEYS
         rows = (0 if in_stage else self.rows) + 2 * self.stages * KEYS
-        bits = (64 if packed else self.rows) * KEYS // 8
-        return rows * head_dim * 2 + 192 + self.stages * bits
+        return rows * head_dim * 2 + 64
 
     def cuda(self) -> str:
         """Return the C++ type."""
@@ -86,13 +85,10 @@ class Shape:
 
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
-    32: (Shape(4, 32, 2, True, 3), Shape(2, 32, 2, True, 6), Shape(4, 16, 2, True, 2)),
-    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 2)),
+    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 4)),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 4)),
     96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
-    128: (
-        *(Shape(4, 32, 2, False, 2), Shape(4, 32, 1, False, 2)),
-        *(Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 2)),
-    ),
+    128: (Shape(4, 32, 1, False, 2), Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 2)),
     192: (Shape(4, 16, 1, False, 2),),
     256: (Shape(4, 16, 1, False, 2),),
 }
@@ -196,7 +192,7 @@ def attention_sm80(
         type=f"stof::attention::Sm80<{arguments}>",
         params=_PARAMS,
         threads=shape.threads,
-        smem_bytes=shape.smem_bytes(head_dim, packed),
+        smem_bytes=shape.smem_bytes(head_dim),
         # For sm_100 and newer the compiler finds no registers for these.
         arch="80-90" if tight else "80+",
         nvrtc=TIGHT_NVRTC if tight else (0, 0),

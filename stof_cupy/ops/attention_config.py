@@ -111,7 +111,7 @@ class Config:
 
     def resident(self, facts: DeviceFacts) -> int:
         """Return how many CTAs an SM runs at a time."""
-        smem = self.shape.smem_bytes(self.head_dim, self.pack > 1) + _RESERVED
+        smem = self.shape.smem_bytes(self.head_dim) + _RESERVED
         fit = min(facts.smem_per_sm // smem, facts.threads_per_sm // self.shape.threads)
         return max(1, min(self.shape.min_blocks, fit))
 
@@ -139,7 +139,7 @@ def kind_for(case: Case) -> ScoreKind:
 def legal(config: Config, case: Case) -> str:
     """Say why the kernel cannot run a case; empty if it can."""
     p, facts, shape, packed = case.problem, case.facts, config.shape, config.pack > 1
-    smem = shape.smem_bytes(config.head_dim, packed)
+    smem = shape.smem_bytes(config.head_dim)
     spec = config.spec(p)
     if max(p.dim_qk, p.dim_v) > config.head_dim:
         return f"head dims {p.dim_qk} and {p.dim_v}: at most {config.head_dim}"
