@@ -25,7 +25,7 @@ from regret_report import Measured
 
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops.attention_calibration import calibrated
-from stof_cupy.ops.attention_candidates import candidates
+from stof_cupy.ops.attention_candidates import candidates, name_of
 
 H100 = DeviceFacts(
     *("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20, 1980000, 80 << 30),
@@ -79,7 +79,7 @@ def listing() -> dict[str, object]:
     for group in regret_cells.groups():
         mask = regret_cells.make_mask(group[0].mask, group[0].seq)
         for cell in group:
-            every = [regret_report.full_name(c) for c in candidates(cell.case(mask, H100))]
+            every = [name_of(c) for c in candidates(cell.case(mask, H100))]
             counts[cell.name] = len(every)
             names.update(every)
     return {"gpu": H100.name, "cells": dict(sorted(counts.items())), "names": sorted(names)}

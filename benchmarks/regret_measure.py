@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from regret_cells import HEADS, Cell, groups, make_mask
-from regret_report import EQ1_TILES, MaskStats, Measured, full_name
+from regret_report import EQ1_TILES, MaskStats, Measured
 
 from stof_cupy import env
 from stof_cupy.jit import device, nvrtc
@@ -22,7 +22,7 @@ from stof_cupy.jit.cache import Store
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops.attention_calibration import calibrated
-from stof_cupy.ops.attention_candidates import Candidate, candidates
+from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
 from stof_cupy.ops.attention_cuda import prepared
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_fields import Args
@@ -175,7 +175,7 @@ def measure_cell(plan: Plan) -> tuple[dict[str, float], float]:
             first = args.out.copy()
         else:
             difference = max(difference, _difference(args, first))
-        runs[full_name(candidate)] = run
+        runs[name_of(candidate)] = run
     times = {name: graph_us(run) for name, run in runs.items()}
     near = AGAIN * min(times.values())
     for name in [name for name, us in times.items() if us <= near]:

@@ -17,10 +17,10 @@ from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks.schedule import ScheduleStats
 from stof_cupy.masks.statistics import RowStats
 from stof_cupy.ops.attention_calibration import fit
-from stof_cupy.ops.attention_candidates import Candidate, candidates
+from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
 from stof_cupy.ops.attention_constants import NAMES, Constants
 from stof_cupy.ops.attention_demand import Case
-from stof_cupy.ops.attention_model import Select
+from stof_cupy.ops.attention_model import Select, explain
 from stof_cupy.ops.attention_times import time_of
 
 __all__ = ["MaskStats", "Measured", "improve", "report"]
@@ -106,20 +106,14 @@ class Regret:
 
 def regrets(measured: Measured, constants: Constants | None = None) -> dict[str, list[Regret]]:
     """Return what each way to select costs in each cell."""
-    from stof_cupy.ops.attention_model import explain
-
     found: dict[str, list[Regret]] = {select: [] for select in SELECTS}
     for cell, case, every, us in measured.cases():
         best = min(us, key=lambda name: us[name])
         for select in SELECTS:
-            chosen = full_name(explain(case, constants, select=select, among=every)[0].candidate)
+            chosen = explain(case, constants, select=select, among=every)[0].name
             ratio = us[chosen] / us[best] if chosen in us else None
             found[select].append(Regret(cell, chosen, best, ratio))
     return found
-
-
-def full_name(candidate: Candidate) -> str:
-    return f"{candidate.kernel} {candidate.name}"
 
 
 def report(measured: Measured, constants: Constants | None = None, worst: int = 12) -> float:
@@ -166,14 +160,14 @@ def improve(measured: Measured, cells: int, rounds: int = 2) -> Constants:
     for _, case, all_of, us in some:
         least = min(us.values())
         near += [
-            (each, case, us[full_name(each)])
+            (each, case, us[name_of(each)])
             for each in all_of
-            if us.get(full_name(each), math.inf) <= 2 * least
+            if us.get(name_of(each), math.inf) <= 2 * least
         ]
     best = fit(near)
     print(f"fitted to {len(near)} times: {best}")
     timed = [
-        (case, [(each, us[full_name(each)]) for each in all_of if full_name(each) in us])
+        (case, [(each, us[name_of(each)]) for each in all_of if name_of(each) in us])
         for _, case, all_of, us in some
     ]
     least = _cost(timed, best)

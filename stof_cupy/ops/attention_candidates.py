@@ -9,7 +9,7 @@ from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops.attention_demand import Case
 
-__all__ = ["KINDS", "Candidate", "Kind", "candidates", "legal"]
+__all__ = ["KINDS", "Candidate", "Kind", "candidates", "legal", "name_of"]
 
 Candidate: TypeAlias = blockwise.Config | rowwise.Config
 """One way to compute an attention: what has `kernel`, `name`, `spec` and `resident`."""
@@ -35,6 +35,11 @@ KINDS = {
     "rowwise": Kind(rowwise.configs, rowwise.legal),
 }
 """By `Candidate.kernel`."""
+
+
+def name_of(candidate: Candidate) -> str:
+    """Return what tells a candidate from all others for the same case."""
+    return f"{candidate.kernel} {candidate.name}"
 
 
 def legal(candidate: Candidate, case: Case) -> str:

@@ -15,7 +15,7 @@ from stof_cupy.jit.attention_kernels import SHAPES
 from stof_cupy.masks.device.built import BuiltMask, UploadedMask
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops import attention_config as blockwise
-from stof_cupy.ops.attention_candidates import Candidate, candidates
+from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_eq1 import stof_eq1
@@ -46,8 +46,13 @@ class Estimate:
     us: float
     bound: str
 
+    @property
+    def name(self) -> str:
+        """Kernel, tile and split, e.g. ``"blockwise 4x32s2q1b2 / 8"``: slices of 8 key tiles."""
+        return name_of(self.candidate)
+
     def __str__(self) -> str:
-        return f"{self.us:10.1f} us  {self.candidate.kernel} {self.candidate.name} ({self.bound})"
+        return f"{self.us:10.1f} us  {self.name} ({self.bound})"
 
 
 def check_select(select: str) -> None:

@@ -12,7 +12,7 @@ import regret_measure
 import regret_report
 from regret_cells import MASKS, Cell, cells, groups, make_mask
 
-from stof_cupy.ops.attention_candidates import candidates
+from stof_cupy.ops.attention_candidates import candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_model import explain
 from stof_cupy.ops.attention_times import time_of
@@ -80,9 +80,7 @@ def measured() -> regret_report.Measured:
         plans, stats = regret_measure.plan_group(list(group), H100)
         made.masks[f"{group[0].mask}-{group[0].seq}"] = stats and stats.record
         for plan in plans:
-            times = {
-                regret_report.full_name(c): time_of(c, plan.case, TRUTH).us for c in plan.timed
-            }
+            times = {name_of(c): time_of(c, plan.case, TRUTH).us for c in plan.timed}
             made.cells[plan.cell.name] = {"us": times, "of": plan.count, "difference": 0.0}
     return made
 
@@ -93,12 +91,12 @@ def test_what_is_timed(measured: Any) -> None:
         ranked = explain(cell.case(mask, H100))
         assert [e.candidate for e in ranked] == [e.candidate for e in explain(case)]
         assert [e.us for e in ranked] == pytest.approx([e.us for e in explain(case)])
-        names = [regret_report.full_name(e.candidate) for e in ranked if e.us <= 3 * ranked[0].us]
+        names = [e.name for e in ranked if e.us <= 3 * ranked[0].us]
         assert len(every) == len(ranked) == measured.cells[cell.name]["of"]
         assert set(names) <= set(us) and len(us) >= min(len(names) + 2, len(every))
         for select in ("stof-eq1", "stof-eq1-64"):
             first: Any = explain(cell.case(mask, H100), select=select)[0]  # type: ignore[arg-type]
-            assert regret_report.full_name(first.candidate) in us
+            assert first.name in us
 
 
 def test_regret_is_one_for_the_constants_that_made_the_times(
