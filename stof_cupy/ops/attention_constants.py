@@ -27,6 +27,8 @@ class Constants:
         Bandwidth of the L2 in tiles and in single rows of K and V, and of the memory.
     tensor : float
         Rate of ``mma.sync``.
+    smem : float
+        Bandwidth of an SM's shared memory.
     overlap : float
         Of the time of what does not bind a tile, the share that is hidden behind what does: 1 is
         ``max(...)``, 0 the sum.
@@ -54,25 +56,26 @@ class Constants:
         As `overlap`, row-wise.
     """
 
-    launch_us: float = 3.0
-    combine_us: float = 3.0
+    launch_us: float = 3.5
+    combine_us: float = 4.3
     clock: float = 0.9
-    l2: float = 0.65
+    l2: float = 0.61
     scattered: float = 1.0
-    dram: float = 0.73
-    tensor: float = 0.76
-    overlap: float = 0.9
-    score_clk: float = 2.1
-    part_clk: float = 1.1
-    tile_clk: float = 350.0
-    block_clk: float = 2500.0
-    busy_clk: float = 4500.0
+    dram: float = 0.7
+    tensor: float = 0.72
+    smem: float = 0.9
+    overlap: float = 0.97
+    score_clk: float = 1.0
+    part_clk: float = 1.5
+    tile_clk: float = 210.0
+    block_clk: float = 2450.0
+    busy_clk: float = 3450.0
     empty_clk: float = 800.0
-    blend: float = 8.0
-    row_clk: float = 300.0
+    blend: float = 4.3
+    row_clk: float = 90.0
     chunk_clk: float = 1450.0
-    issue: float = 0.6
-    row_overlap: float = 0.8
+    issue: float = 0.61
+    row_overlap: float = 0.82
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
@@ -82,7 +85,9 @@ class Constants:
         return replace(self, **{name: value})
 
 
-_SHARES = (*("clock", "l2", "scattered", "dram", "tensor", "overlap", "issue", "row_overlap"),)
+_SHARES = (
+    *("clock", "l2", "scattered", "dram", "tensor", "smem", "overlap", "issue", "row_overlap"),
+)
 
 NAMES = tuple(each.name for each in fields(Constants))
 """Of the constants, in order."""

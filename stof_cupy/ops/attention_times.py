@@ -115,7 +115,7 @@ def _tile(config: blockwise.Config, part: float, case: Case, c: Constants) -> Ti
     terms = {
         "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
         "softmax": scores / 16 * (c.score_clk + part * c.part_clk),
-        "smem": ((shape.warps + 1) * tile_bytes + queries) / _SMEM_BYTES,
+        "smem": ((shape.warps + 1) * tile_bytes + queries) / (_SMEM_BYTES * c.smem),
         "l2": tile_bytes * case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.l2),
     }
     busy, bound = _total(terms, c.overlap)

@@ -72,13 +72,13 @@ def test_density_crosses_over_once(facts):
 
 @each_gpu
 @pytest.mark.parametrize("dim", [64, 128])
-def test_large_dense_problems_get_the_largest_warps_there_are(facts, dim):
+def test_large_dense_problems_get_large_tiles(facts, dim):
     of = case(4096, None, facts, dim=dim, batch=16)
     found: Any = choose(of)
     most = max(each.shape.warp_rows for each in candidates(of) if each.kernel == "blockwise")
-    assert not found.long_slots
-    if facts.smem_per_sm > 2**17 or dim == 64:  # else one block of such warps fills an SM's memory
-        assert found.shape.warp_rows == most
+    assert not found.long_slots and found.shape.rows >= 64
+    if facts is H100:  # elsewhere tensor cores or shared memory leave them no lead
+        assert found.shape.warp_rows == most == 32
 
 
 @each_gpu
