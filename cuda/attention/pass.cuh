@@ -53,9 +53,11 @@ struct Pass {
         values(copy.part(head_of_values(mine), p.v_row)),
         kv_length(mine.kv_length),
         whole(p.wide_k && p.wide_v && p.dim_qk % 8 == 0 && p.dim_v % 8 == 0 ? kv_length : 0) {
+    clear_padding();
     load_q(mine);
     ptx::cp_async_commit();
     if (threadIdx.x == 0) shared = mine;
+    __syncthreads();
   }
 
   __device__ __forceinline__ const u16* head_of_keys(const Work& of) const {
@@ -175,7 +177,6 @@ struct Pass {
                                               threadIdx.x % 32);
     const int begin = mine.begin, end = mine.end;
     KeyTile tile = key_tile(p, begin, end), next = key_tile(p, begin + 1, end);
-    clear_padding();
     load<0, kStages - 1>(0, tile);
     ptx::cp_async_commit();
     if constexpr (Shape::kQInRegisters) {

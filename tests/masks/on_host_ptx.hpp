@@ -54,6 +54,10 @@ namespace stof::ptx {
 inline u32 opaque(u32 x) { return x; }
 inline int opaque(int x) { return x; }
 inline i64 opaque(i64 x) { return x; }
+template <typename T>
+inline T* opaque(T* x) {
+  return x;
+}
 
 inline u32 shared_address(const void* p) {
   return static_cast<u32>(static_cast<const char*>(p) - host::shared);
