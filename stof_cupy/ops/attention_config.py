@@ -35,6 +35,7 @@ _MOST_MASK_ROWS = 256
 _RESERVED = 1024  # bytes of shared memory that every CTA takes beside its own
 _MOST_SLICES = 128
 _MOST_PARTIAL = 256 << 20  # bytes of partial results
+_ALL_REGISTERS = 256  # threads of an SM of which each can have as many as there are for one
 _FEW_TERMS = 128  # head dims above leave registers for one term beside the products
 _WAVES = (1, 2, 4)  # slices are tried that fill the GPU so many times
 _SIZES = (2, 4, 8, 16, 32, 64, 128)  # key tiles of slices that are tried
@@ -127,11 +128,14 @@ def slices(config: Config, lengths: NDArray[Any]) -> NDArray[Any]:
     return np.where(lengths <= config.slice + config.slice // 2, 1, cut).astype(np.int64)
 
 
+def _two_terms(kind: ScoreKind) -> bool:
+    return kind.alibi and (kind.bias is not None or kind.distances)
+
+
 def kind_for(case: Case) -> ScoreKind:
     """Return the scores that the kernel makes: of two terms it may need their sum as one."""
     kind, problem = case.scores, case.problem
-    two = kind.alibi and (kind.bias is not None or kind.distances)
-    if two and max(problem.dim_qk, problem.dim_v) > _FEW_TERMS:
+    if _two_terms(kind) and max(problem.dim_qk, problem.dim_v) > _FEW_TERMS:
         return replace(kind, bias="float32", alibi=False, distances=False)
     return kind
 
@@ -149,6 +153,8 @@ def legal(config: Config, case: Case) -> str:
         return f"{shape.name} in head dim {config.head_dim}: more registers than there are"
     if config.scores != PLAIN and shape.warp_rows != 16:
         return f"{shape.name}: what modifies scores needs the registers of the other rows"
+    if _two_terms(config.scores) and shape.q_in_registers and config.head_dim >= _FEW_TERMS:
+        return f"{shape.name}: two terms need the registers of the queries"
     if packed and not _packs(config, case):
         return f"{config.pack} heads in a tile: not of one mask, or of more than {_MASK_ROWS} rows"
     if not packed and config.mask_rows % shape.rows:
@@ -193,11 +199,17 @@ def configs(case: Case) -> Iterator[Config]:
                 rows = _MASK_ROWS
             elif case.mask is None or rows > _MOST_MASK_ROWS:
                 rows = shape.rows
-            config = Config(head_dim, shape, kind, pack, rows)
+            fitting = shape if pack == 1 and kind == PLAIN else _roomy(shape)
+            config = Config(head_dim, fitting, kind, pack, rows)
             if legal(config, case):
                 continue
             yield config
             yield from (each for each in _cut(config, case) if not legal(each, case))
+
+
+def _roomy(shape: Shape) -> Shape:
+    """Return a shape whose threads may have all registers: packed heads and terms need them."""
+    return replace(shape, min_blocks=min(shape.min_blocks, _ALL_REGISTERS // shape.threads))
 
 
 def _cut(config: Config, case: Case) -> Iterator[Config]:
