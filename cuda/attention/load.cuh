@@ -9,8 +9,9 @@ namespace stof::attention {
 
 // Copies tiles of a head's keys or values that are there whole. Each thread keeps to rows and
 // columns of its own, so that an address is an addition away from another.
-template <class Tile, int kThreads>
+template <class Tile, class Shape>
 class TileCopy {
+  static constexpr int kThreads = Shape::kThreads;
   static constexpr int kLanes = Tile::kChunks % 16 == 0 ? 16 : Tile::kChunks % 8 == 0 ? 8 : 4;
   static constexpr int kStep = kThreads / kLanes;  // rows copied at a time
   static_assert(Tile::kRows % kStep == 0 && kThreads % kLanes == 0);
@@ -18,18 +19,18 @@ class TileCopy {
 
  public:
   __device__ __forceinline__ TileCopy()
-      : to(ptx::opaque(Tile::address(0, threadIdx.x / kLanes, threadIdx.x % kLanes))) {}
+      : to(ptx::opaque(Tile::address(0, Shape::thread() / kLanes, Shape::thread() % kLanes))) {}
 
   // The thread's part of rows that are `row_stride` elements apart.
   __device__ __forceinline__ const u16* part(const u16* head, i64 row_stride) const {
-    return ptx::opaque(head + threadIdx.x / kLanes * row_stride + threadIdx.x % kLanes * 8);
+    return ptx::opaque(head + Shape::thread() / kLanes * row_stride + Shape::thread() % kLanes * 8);
   }
 
   // Starts to copy all rows of tile number `tile` to shared address `base`, and of them the whole
   // chunks within the head dim; the other chunks stay as they are. `part` is what `part()` gave.
   __device__ __forceinline__ void operator()(u32 base, const u16* part, int tile, int row_stride,
                                              int chunks) const {
-    const int chunk = threadIdx.x % kLanes;
+    const int chunk = Shape::thread() % kLanes;
     const u16* at = part + static_cast<i64>(tile * Tile::kRows) * row_stride;
 #pragma unroll
     for (int i = 0; i < Tile::kRows; i += kStep)

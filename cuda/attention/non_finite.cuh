@@ -23,11 +23,11 @@ __device__ __forceinline__ bool has_non_finite(u32 word) {
 
 // Adds the values of a tile that are not finite to the rows that keep their key, and clears them
 // before the product. All of a CTA's threads take part.
-template <typename T, class KvTile, int kThreads, int kFragments, int kOutputs>
+template <typename T, class KvTile, class Shape, int kFragments, int kOutputs>
 __device__ __forceinline__ void set_aside_non_finite(float (&o)[kFragments][kOutputs][4],
                                                      const KeepBits<kFragments>& bits, u32 smem_v) {
-  constexpr int kKeys = KvTile::kRows;
-  const int thread = ptx::opaque(threadIdx.x), lane = thread % 32;
+  constexpr int kKeys = KvTile::kRows, kThreads = Shape::kThreads;
+  const int thread = ptx::opaque(Shape::thread()), lane = thread % 32;
   bool odd = false;
 #pragma unroll 4
   for (int i = thread; i < kKeys * KvTile::kChunks; i += kThreads) {

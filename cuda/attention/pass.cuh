@@ -31,7 +31,7 @@ struct Pass {
   using QTile = typename Products::QTile;
   using KvTile = typename Products::KvTile;
   template <class Tile>
-  using Copy = TileCopy<Tile, kThreads>;
+  using Copy = TileCopy<Tile, Shape>;
   using Bits = KeepBits<kFragments>;
 
   const Params& p;
@@ -48,7 +48,7 @@ struct Pass {
   __device__ __forceinline__ Pass(const Params& params, const Work& mine, Work& shared, u32 memory)
       : p(params),
         work(shared),
-        smem(memory),
+        smem(memory + Shape::group() * Shape::group_bytes(kHeadDim)),
         keys(copy.part(head_of_keys(mine), p.k_row)),
         values(copy.part(head_of_values(mine), p.v_row)),
         kv_length(mine.kv_length),
@@ -98,14 +98,15 @@ struct Pass {
       load_tile<KvTile, kThreads>(
           stage_k(stage) + which * KvTile::kBytes,
           {from + key * row, row, 1, static_cast<int>(kv_length - key),
-           which == 0 ? p.dim_qk : p.dim_v, (which == 0 ? p.wide_k : p.wide_v) != 0});
+           which == 0 ? p.dim_qk : p.dim_v, (which == 0 ? p.wide_k : p.wide_v) != 0},
+          Shape::thread());
     }
   }
 
   // What Copy leaves out.
   __device__ __forceinline__ void clear_padding() {
     if (p.dim_qk == kHeadDim && p.dim_v == kHeadDim) return;
-    for (int i = threadIdx.x; i < 2 * kStages * kKeys * KvTile::kChunks; i += kThreads)
+    for (int i = Shape::thread(); i < 2 * kStages * kKeys * KvTile::kChunks; i += kThreads)
       ptx::store_shared_16(stage_k(0) + 16 * i, make_uint4(0, 0, 0, 0));
     __syncthreads();
   }
@@ -120,7 +121,7 @@ struct Pass {
       return;
     }
 #pragma unroll 1
-    for (int i = threadIdx.x; i < Shape::kRows * QTile::kChunks; i += kThreads) {
+    for (int i = Shape::thread(); i < Shape::kRows * QTile::kChunks; i += kThreads) {
       const int r = i / QTile::kChunks, chunk = i % QTile::kChunks;
       const int row = of.row0 + r, query = of.query(p, row);
       const int valid = query < p.seq_q ? max(0, min(8, p.dim_qk - 8 * chunk)) : 0;
@@ -154,7 +155,7 @@ struct Pass {
     while (true) {
       products.multiply(s, smem_q(), stage_k(stage));
       if constexpr (!Scores::kPlain) {
-        const int thread = ptx::opaque(threadIdx.x), lane = thread % 32;
+        const int thread = ptx::opaque(Shape::thread()), lane = thread % 32;
         Scores::apply(s, p, work, work.row0 + thread / 32 * Shape::kWarpRows + (lane >> 2),
                       tile.col * kKeys + 2 * (lane & 3));
       }
@@ -168,15 +169,18 @@ struct Pass {
     Products::pack(weights, s);
     between();
     if constexpr (kCareful)
-      set_aside_non_finite<T, KvTile, kThreads>(products.o, keep, stage_v(stage));
+      set_aside_non_finite<T, KvTile, Shape>(products.o, keep, stage_v(stage));
     products.accumulate(weights, stage_v(stage));
   }
 
   __device__ __forceinline__ void run(const Work& mine) {
-    const BitsAt<kFragments, kPacked> bits_at(p, mine, threadIdx.x / 32 * Shape::kWarpRows,
+    const BitsAt<kFragments, kPacked> bits_at(p, mine, Shape::thread() / 32 * Shape::kWarpRows,
                                               threadIdx.x % 32);
-    const int begin = mine.begin, end = mine.end;
-    KeyTile tile = key_tile(p, begin, end), next = key_tile(p, begin + 1, end);
+    // Groups take turns; all go the same number of steps, for the sake of the barriers.
+    constexpr int kTurns = kCareful ? 1 : Shape::kGroups;
+    const int begin = mine.begin, end = mine.end, turn = kTurns > 1 ? Shape::group() : 0;
+    KeyTile tile = key_tile(p, begin + turn, end);
+    KeyTile next = key_tile(p, begin + turn + kTurns, end);
     load<0, kStages - 1>(0, tile);
     ptx::cp_async_commit();
     if constexpr (Shape::kQInRegisters) {
@@ -186,7 +190,7 @@ struct Pass {
     }
     int stage = 0;
 #pragma unroll 1
-    for (int i = begin; i < end; ++i) {
+    for (int i = begin; i < end; i += kTurns) {
       ptx::cp_async_wait<0>();
       __syncthreads();  // the keys are there, and every warp is done with the tile before
       if constexpr (kStages > 1)
@@ -202,7 +206,7 @@ struct Pass {
           load<0, 0>(0, next);
           ptx::cp_async_commit();
         }
-        after = key_tile(p, i + 2, end);
+        after = key_tile(p, i + turn + 2 * kTurns, end);
       };
       if (present(tile))
         step(tile, bits_at(p, tile), stage, i == begin, between);
@@ -212,6 +216,57 @@ struct Pass {
       if constexpr (kStages > 1) stage = 1 - stage;
     }
     softmax.finish();
+    if constexpr (kTurns > 1) join();
+  }
+
+  // Adds the other groups' results to those of the first, by way of their shared memory.
+  __device__ __forceinline__ void join() {
+    const u32 mine = 4 * Shape::thread();
+    constexpr u32 kPlane = 4 * kThreads;  // bytes of a value of each thread
+    static_assert((Products::kValues + 4 * kFragments) * kPlane <= Shape::group_bytes(kHeadDim));
+    __syncthreads();  // every warp is done with its tiles
+    if (Shape::group() > 0) {
+      u32 to = smem + mine;
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          ptx::store_shared_4(to, softmax.origin[f][r]);
+          ptx::store_shared_4(to + kPlane, softmax.sum[f][r]);
+#pragma unroll
+          for (int i = 0; i < Products::kOutputs; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              ptx::store_shared_4(to + (2 + 2 * i + e) * kPlane, products.o[f][i][2 * r + e]);
+          to += (2 + 2 * Products::kOutputs) * kPlane;
+        }
+    }
+    __syncthreads();
+    if (Shape::group() > 0) return;
+#pragma unroll 1
+    for (int group = 1; group < Shape::kGroups; ++group) {
+      u32 from = smem + group * Shape::group_bytes(kHeadDim) + mine;
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float origin = ptx::load_shared_f32(from);
+          const float top = fmaxf(softmax.origin[f][r], origin);
+          const float share = ptx::exp2(softmax.origin[f][r] - top);
+          const float other = ptx::exp2(origin - top);
+          softmax.origin[f][r] = top;
+          softmax.sum[f][r] =
+              fmaf(ptx::load_shared_f32(from + kPlane), other, softmax.sum[f][r] * share);
+#pragma unroll
+          for (int i = 0; i < Products::kOutputs; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              float& o = products.o[f][i][2 * r + e];
+              o = fmaf(ptx::load_shared_f32(from + (2 + 2 * i + e) * kPlane), other, o * share);
+            }
+          from += (2 + 2 * Products::kOutputs) * kPlane;
+        }
+    }
   }
 
   // Whether keys were masked in any tile, of which those with a bitmap are the first. Keys past
@@ -224,8 +279,10 @@ struct Pass {
   // False, and nothing is stored, if that has to be done carefully.
   __device__ __forceinline__ bool attend(const Work& mine) {
     run(mine);
-    const bool again = __syncthreads_or(!kCareful && masked() && !products.finite());
+    const bool first = Shape::group() == 0;
+    const bool again = __syncthreads_or(!kCareful && first && masked() && !products.finite());
     if (again) return false;
+    if (!first) return true;
     if (work.slices > 1)
       Store::partial(p, work, products.o, softmax);
     else

@@ -18,7 +18,8 @@ struct Products {
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kColumns = Shape::kKeys / 8;  // mma tiles along the keys
   static constexpr int kOutputs = kHeadDim / 8;
-  static constexpr int kPitch = kHeadDim * 2;  // bytes
+  static constexpr int kValues = kFragments * kOutputs * 4;  // of the output, of a thread
+  static constexpr int kPitch = kHeadDim * 2;                // bytes
   using QTile = Tile<Shape::kRows, kHeadDim>;
   using KvTile = Tile<Shape::kKeys, kHeadDim>;
   using Fragment = u32[4];
@@ -32,7 +33,7 @@ struct Products {
   Output o;
 
   __device__ __forceinline__ Products() {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * Shape::kWarpRows;
+    const int lane = threadIdx.x % 32, row = Shape::thread() / 32 * Shape::kWarpRows;
     lane_q = QTile::address(0, row + (lane & 15), lane >> 4);
     lane_k = KvTile::address(0, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
     lane_v = KvTile::address(0, lane & 15, lane >> 4);

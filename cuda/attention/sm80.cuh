@@ -24,9 +24,9 @@ namespace stof::attention {
 template <typename T, int kHeadDim, class Shape, class Scores = attention::Scores<>,
           bool kPacked = false>
 struct Sm80 {
-  static constexpr int kThreads = Shape::kThreads;
+  static constexpr int kThreads = Shape::kThreads * Shape::kGroups;
   static constexpr int kMinBlocks = Shape::kMinBlocks;
-  static constexpr int kTileBytes = Shape::kSmemRows * kHeadDim * 2;
+  static constexpr int kTileBytes = Shape::kGroups * Shape::group_bytes(kHeadDim);
   static constexpr int kSmemBytes = kTileBytes + 64;  // and the Work
   using Params = attention::Params<T>;
   using Work = attention::Work<Params, Shape, kPacked>;

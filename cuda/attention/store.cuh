@@ -23,7 +23,7 @@ struct Store {
   // The warp's rows, by way of its part of a Q tile at `smem`, which nobody else uses any more.
   __device__ static __forceinline__ void outputs(const Params& p, const Work& work, u32 smem,
                                                  const Output& o, const Softmax& softmax) {
-    const int thread = ptx::opaque(threadIdx.x), lane = thread % 32;
+    const int thread = ptx::opaque(Shape::thread()), lane = thread % 32;
     const int warp_row = thread / 32 * Shape::kWarpRows, row0 = work.row0 + warp_row;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
@@ -79,7 +79,7 @@ struct Store {
   // A slice's result, see Work::partial.
   __device__ static __forceinline__ void partial(const Params& p, const Work& work, const Output& o,
                                                  const Softmax& softmax) {
-    const int thread = ptx::opaque(threadIdx.x), lane = thread % 32;
+    const int thread = ptx::opaque(Shape::thread()), lane = thread % 32;
     const int warp_row = thread / 32 * Shape::kWarpRows;
     constexpr int kRows = Work::kRows;
     float* to = p.partial + work.partial(p, work.split) * (kRows * (kHeadDim + 2));
@@ -101,7 +101,7 @@ struct Store {
   // All of a query tile's output, where nothing right can be computed.
   __device__ static void nan(const Params& p, const Work& work) {
     const float nan = __int_as_float(0x7fffffff);
-    for (int i = threadIdx.x; i < Shape::kRows * p.dim_v; i += Shape::kThreads) {
+    for (int i = threadIdx.x; i < Shape::kRows * p.dim_v; i += Shape::kThreads * Shape::kGroups) {
       const int row = work.row0 + i / p.dim_v, col = i % p.dim_v;
       const i64 query = work.query(p, row), head = work.head_of(p, row);
       if (query >= p.seq_q) break;

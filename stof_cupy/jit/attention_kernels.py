@@ -47,6 +47,8 @@ class Shape:
     q_in_registers : bool
     min_blocks : int
         CTAs that are to fit an SM: the registers of a thread are limited to that.
+    groups : int
+        Groups of `warps` warps that share the key tiles of the same rows.
     """
 
     warps: int
@@ -54,6 +56,7 @@ class Shape:
     stages: int
     q_in_registers: bool
     min_blocks: int
+    groups: int = 1
 
     @property
     def rows(self) -> int:
@@ -63,32 +66,42 @@ class Shape:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return 32 * self.warps
+        return 32 * self.warps * self.groups
 
     @property
     def name(self) -> str:
-        """For kernel names, e.g. ``"4x32s2q1b3"``."""
+        """For kernel names, e.g. ``"4x32s2q1b2"``."""
         q = int(self.q_in_registers)
-        return f"{self.warps}x{self.warp_rows}s{self.stages}q{q}b{self.min_blocks}"
+        groups = f"g{self.groups}" if self.groups > 1 else ""
+        return f"{self.warps}x{self.warp_rows}s{self.stages}q{q}b{self.min_blocks}{groups}"
 
     def smem_bytes(self, head_dim: int) -> int:
         """Return the shared memory of a CTA."""
         in_stage = self.q_in_registers and self.stages > 1 and self.rows <= 2 * KEYS
         rows = (0 if in_stage else self.rows) + 2 * self.stages * KEYS
-        return rows * head_dim * 2 + 64
+        return self.groups * rows * head_dim * 2 + 64
 
     def cuda(self) -> str:
         """Return the C++ type."""
         q = str(self.q_in_registers).lower()
         numbers = f"{self.warps}, {self.warp_rows}, {self.stages}, {q}"
-        return f"stof::attention::Shape<{numbers}, {self.min_blocks}>"
+        return f"stof::attention::Shape<{numbers}, {self.min_blocks}, {self.groups}>"
 
+
+_SMALL = (Shape(4, 16, 2, True, 4), Shape(4, 16, 2, True, 2))
+_SHARED = (Shape(4, 16, 2, True, 1, groups=2), Shape(4, 16, 2, True, 1, groups=4))
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
-    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 4)),
-    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 4)),
-    96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
-    128: (Shape(4, 32, 1, False, 2), Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 2)),
+    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, *_SHARED),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, *_SHARED),
+    96: (
+        *(Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
+        Shape(4, 16, 2, False, 1, groups=2),
+    ),
+    128: (
+        *(Shape(4, 32, 1, False, 2), Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 3)),
+        *(Shape(4, 16, 1, False, 2), Shape(4, 16, 1, False, 1, groups=2)),
+    ),
     192: (Shape(4, 16, 1, False, 2),),
     256: (Shape(4, 16, 1, False, 2),),
 }

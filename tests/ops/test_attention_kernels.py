@@ -79,8 +79,12 @@ SMALL = Shape(2, 16, 2, True, 1)
 WIDE = Shape(2, 32, 1, False, 1)
 """Two fragments a warp, one stage, Q in shared memory: what SMALL is not."""
 
+GROUPS = Shape(1, 16, 2, True, 1, groups=2)
+THREE_GROUPS = Shape(2, 16, 1, False, 1, groups=3)
+"""Groups of warps that share key tiles."""
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE, Shape(1, 16, 2, False, 1)], ids=lambda s: s.name)
+
+@pytest.mark.parametrize("shape", [SMALL, WIDE, Shape(1, 16, 2, False, 1), GROUPS, THREE_GROUPS], ids=lambda s: s.name)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_mask_with_every_kind_of_tile(shape: Shape, dtype: str) -> None:
     check(inputs(heads=1, dims=(32, 32), dtype=dtype), SCATTERED, shape)
@@ -94,7 +98,7 @@ def test_padded_and_unequal_head_dims_of_any_stride() -> None:
         check(arrays, None, WIDE)
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", [SMALL, WIDE, THREE_GROUPS], ids=lambda s: s.name)
 def test_lengths_and_masks_of_each_head(shape: Shape) -> None:
     arrays = inputs(heads=4, kv_heads=2, batch=3, dims=(32, 32))
     g = rng(1)
@@ -129,7 +133,7 @@ def test_score_modifications(feature: str) -> None:
         check(arrays, mask, SMALL, **FEATURES[feature])
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", [SMALL, WIDE, THREE_GROUPS], ids=lambda s: s.name)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_a_masked_key_holds_stays_there(shape: Shape, dtype: str) -> None:
     q, k, v = inputs(heads=2, kv_heads=2, dims=(32, 32), dtype=dtype)
