@@ -153,6 +153,8 @@ def legal(config: Config, case: Case) -> str:
         return f"{shape.name} in head dim {config.head_dim}: more registers than there are"
     if config.scores != PLAIN and shape.warp_rows != 16:
         return f"{shape.name}: what modifies scores needs the registers of the other rows"
+    if (packed or config.scores != PLAIN) and shape.threads * shape.min_blocks > _ALL_REGISTERS:
+        return f"{shape.name}: packed heads and what modifies scores need more registers"
     if _two_terms(config.scores) and shape.q_in_registers and config.head_dim >= _FEW_TERMS:
         return f"{shape.name}: two terms need the registers of the queries"
     if packed and not _packs(config, case):
@@ -193,14 +195,16 @@ def configs(case: Case) -> Iterator[Config]:
     head_dim = catalogue.head_dim_class(max(p.dim_qk, p.dim_v))
     kind = kind_for(case)
     for pack in dict.fromkeys((1, p.heads // p.kv_heads)):
-        for shape in dict.fromkeys((*SHAPES[head_dim], FEW_ROWS[head_dim])):
+        shapes = (*SHAPES[head_dim], FEW_ROWS[head_dim])
+        if pack > 1 or kind != PLAIN:
+            shapes = tuple(_roomy(shape) for shape in shapes)
+        for shape in dict.fromkeys(shapes):
             rows = math.lcm(shape.rows, _MASK_ROWS)
             if pack > 1:
                 rows = _MASK_ROWS
             elif case.mask is None or rows > _MOST_MASK_ROWS:
                 rows = shape.rows
-            fitting = shape if pack == 1 and kind == PLAIN else _roomy(shape)
-            config = Config(head_dim, fitting, kind, pack, rows)
+            config = Config(head_dim, shape, kind, pack, rows)
             if legal(config, case):
                 continue
             yield config
@@ -209,7 +213,7 @@ def configs(case: Case) -> Iterator[Config]:
 
 def _roomy(shape: Shape) -> Shape:
     """Return a shape whose threads may have all registers: packed heads and terms need them."""
-    return replace(shape, min_blocks=min(shape.min_blocks, _ALL_REGISTERS // shape.threads))
+    return replace(shape, min_blocks=min(shape.min_blocks, max(_ALL_REGISTERS // shape.threads, 1)))
 
 
 def _cut(config: Config, case: Case) -> Iterator[Config]:

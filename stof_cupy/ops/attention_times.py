@@ -39,7 +39,10 @@ class Time(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What a tile of keys takes: clocks of the SM, and of a block that is alone there."""
+    """What a tile of keys takes: clocks of the SM, and of a block that is alone there.
+
+    Where groups of warps share a list, `alone` is that of a tile each.
+    """
 
     busy: float
     alone: float
@@ -122,7 +125,7 @@ def _tile(config: blockwise.Config, part: float, case: Case, c: Constants) -> Ti
     # A warp multiplies, weighs and reads by turns; only another one on its scheduler fills in.
     own = (terms["tensor"] + terms["softmax"]) * 4 / shape.warps + terms["smem"]
     barriers = 1 if shape.stages > 1 else 2
-    return Tile(busy, max(busy, own) + barriers * c.tile_clk, bound)
+    return Tile(busy, max(busy * shape.groups, own) + barriers * c.tile_clk, bound)
 
 
 def _blockwise(config: blockwise.Config, case: Case, c: Constants) -> Time:
@@ -135,9 +138,12 @@ def _blockwise(config: blockwise.Config, case: Case, c: Constants) -> Time:
     pieces = blockwise.slices(config, cut)
     tiles = np.concatenate([np.repeat(cut / pieces, pieces), lengths[config.long_slots :]])
     running = facts.sm_count * config.resident(facts)
-    fixed = c.busy_clk * config.shape.rows / TILE
+    groups, rows = config.shape.groups, config.shape.rows
+    joined = (groups - 1) * 8 * rows * config.head_dim / (_SMEM_BYTES * c.smem)
+    fixed = c.busy_clk * rows / TILE + joined
     busy = makespan(tiles * tile.busy + fixed, heads, facts.sm_count)
-    alone = makespan(tiles * tile.alone + c.block_clk, heads, running)
+    turns = tiles if groups == 1 else np.ceil(tiles / groups)
+    alone = makespan(turns * tile.alone + c.block_clk + joined, heads, running)
     empty = (config.items(p) - len(tiles)) * heads
     us = (_blended(busy, alone, c) + empty * c.empty_clk / running) / rate.clocks
     if config.long_slots:
