@@ -83,7 +83,9 @@ THREE_GROUPS = Shape(2, 16, 1, False, 1, groups=3)
 """Groups of warps that share key tiles."""
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE, Shape(1, 16, 2, False, 1), GROUPS, THREE_GROUPS], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "shape", [SMALL, WIDE, Shape(1, 16, 2, False, 1), GROUPS, THREE_GROUPS], ids=lambda s: s.name
+)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_mask_with_every_kind_of_tile(shape: Shape, dtype: str) -> None:
     check(inputs(heads=1, dims=(32, 32), dtype=dtype), SCATTERED, shape)
