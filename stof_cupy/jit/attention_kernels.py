@@ -203,7 +203,8 @@ def attention_sm80(
     t = _SHORT[dtype]
     suffix = f"{scores.name}{'_packed' if packed else ''}"
     arguments = f"stof::{t}, {head_dim}, {shape.cuda()}, {scores.cuda()}, {str(packed).lower()}"
-    tight = shape.registers <= 128 and head_dim == 64 or shape.warp_rows == 32 and head_dim == 128
+    # Of 128 registers a thread, or with two fragments a warp.
+    tight = shape.registers <= 128 if head_dim == 64 else shape.warp_rows == 32 and head_dim == 128
     return KernelSpec(
         name=f"attention_sm80_{t}_d{head_dim}_{shape.name}{suffix}",
         header="attention/sm80.cuh",
