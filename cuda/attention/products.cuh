@@ -5,7 +5,6 @@
 #include "ptx/convert.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
-#include "ptx/opaque.cuh"
 #include "tile.cuh"
 #include "types.cuh"
 
@@ -37,10 +36,6 @@ struct Products {
     lane_q = QTile::address(0, row + (lane & 15), lane >> 4);
     lane_k = KvTile::address(0, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
     lane_v = KvTile::address(0, lane & 15, lane >> 4);
-    if constexpr (kHeadDim <= 64) {  // there are registers to keep them
-      lane_k = ptx::opaque(lane_k);
-      lane_v = ptx::opaque(lane_v);
-    }
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll

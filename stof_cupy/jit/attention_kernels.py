@@ -26,8 +26,8 @@ _TYPES = {"float16": "stof::f16", "bfloat16": "stof::bf16", "float32": "float"}
 KEYS = 64
 """Keys of a tile."""
 
-TIGHT_NVRTC = (12, 8)
-"""The oldest NVRTC release that finds registers for 32 rows a warp of head dim 128."""
+TIGHT_NVRTC = (12, 9)
+"""The oldest NVRTC release that finds registers for all kernels."""
 
 PARTIAL_STATS = 2
 """Floats of a row's partial result beside its outputs."""
@@ -69,6 +69,11 @@ class Shape:
         return 32 * self.warps * self.groups
 
     @property
+    def registers(self) -> int:
+        """How many a thread can have."""
+        return min(65536 // (self.threads * self.min_blocks) // 8 * 8, 255)
+
+    @property
     def name(self) -> str:
         """For kernel names, e.g. ``"4x32s2q1b2"``."""
         q = int(self.q_in_registers)
@@ -89,11 +94,11 @@ class Shape:
 
 
 _SMALL = (Shape(4, 16, 2, True, 4), Shape(4, 16, 2, True, 2))
-_SHARED = (Shape(4, 16, 2, True, 1, groups=2), Shape(4, 16, 2, True, 1, groups=4))
+_SHARED = Shape(4, 16, 2, True, 1, groups=3)
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
-    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, *_SHARED),
-    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, *_SHARED),
+    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, _SHARED),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, _SHARED),
     96: (
         *(Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
         Shape(4, 16, 2, False, 1, groups=2),
@@ -198,7 +203,8 @@ def attention_sm80(
     t = _SHORT[dtype]
     suffix = f"{scores.name}{'_packed' if packed else ''}"
     arguments = f"stof::{t}, {head_dim}, {shape.cuda()}, {scores.cuda()}, {str(packed).lower()}"
-    tight = head_dim == 128 and shape.warp_rows == 32
+    # Of 128 registers a thread, or with two fragments a warp.
+    tight = shape.registers <= 128 if head_dim == 64 else shape.warp_rows == 32 and head_dim == 128
     return KernelSpec(
         name=f"attention_sm80_{t}_d{head_dim}_{shape.name}{suffix}",
         header="attention/sm80.cuh",
