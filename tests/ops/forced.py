@@ -39,7 +39,7 @@ from stof_cupy.ops.attention_fields import is_wide, tensor_fields
 DTYPES = ("float16", "bfloat16")
 
 
-class Refused(Exception):
+class RefusalError(Exception):
     """A kernel does not take these arguments; nothing has run."""
 
 
@@ -228,7 +228,7 @@ def chosen_specs(call: Call, facts: Any, old_compiler: bool) -> list[KernelSpec]
     """Return the kernels that `attention` itself launches for a call."""
     problem, scores = call.problem, call.scores
     if max(problem.dim_qk, problem.dim_v) > 128 and None not in (scores.alibi, scores.bias):
-        raise Refused("two terms above head dim 128 become a bias array")
+        raise RefusalError("two terms above head dim 128 become a bias array")
     kind = attention_cuda.kind_of(scores)
     config = attention_config.choose(problem, kind, call.mask, facts, old_compiler)
     combine = [config.combine_spec(problem)] if config.long_slots else []

@@ -6,7 +6,8 @@
 
 A case is drawn for one of at most 200 instances of the block-wise, row-wise and Hopper kernels,
 which are compiled first, and runs on it and as `attention` chooses. Each process has a CUDA context
-of its own, so a fault or a hang is one case's. ``$OUT/fuzz_attention.json``, where OUT is set, has every outcome.
+of its own, so a fault or a hang is one case's. Where OUT is set, ``$OUT/fuzz_attention.json`` has
+every outcome.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 from tests.ops import forced, fuzz_case
 from tests.ops.fuzz_check import Kernels, Outcome, run_case
-from tests.ops.workers import Fatal, Lost, results
+from tests.ops.workers import FatalError, Lost, results
 
 MOST_KERNELS = 200
 SHOWN = 12
@@ -79,7 +80,7 @@ def run_one(job: tuple[int, bool]) -> tuple[str, list[Outcome], list[str]]:
 
             cupy.cuda.Device().synchronize()
     except Exception as error:  # of CUDA, which leaves a context of no use, or the program's own
-        raise Fatal((title, [Outcome("?", "error", repr(error)[:400])], [])) from error
+        raise FatalError((title, [Outcome("?", "error", repr(error)[:400])], [])) from error
     from stof_cupy.jit.launch import loaded
 
     return title, outcomes, loaded()

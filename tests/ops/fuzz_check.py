@@ -14,7 +14,7 @@ from stof_cupy.masks import BsrMask, MaskStack
 from stof_cupy.ops import reference
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.ops import forced
-from tests.ops.forced import Call, Refused
+from tests.ops.forced import Call, RefusalError
 from tests.ops.fuzz_case import Case, sequences
 
 FEW_OUTPUTS, COLUMNS = 4096, 64
@@ -200,7 +200,7 @@ def _outcome(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any
     name += " packed" if case.lens and way == "attention" else ""
     try:
         _run(case, way, expected, kernels, xp)
-    except Refused as reason:
+    except RefusalError as reason:
         return Outcome(name, "refused", str(reason))
     except AssertionError as error:
         return Outcome(name, "wrong", " ".join(str(error).split())[:400])
@@ -222,14 +222,14 @@ def _run(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any) ->
                 [] if xp is np else forced.chosen_specs(call, kernels.facts, kernels.old_compiler)
             )
             if not kernels.specs.issuperset(specs):
-                raise Refused("a kernel that was not compiled beforehand")
+                raise RefusalError("a kernel that was not compiled beforehand")
             return chosen()
         if reason := case.instance.refusal(call):
-            raise Refused(reason)
+            raise RefusalError(reason)
         if xp is np:  # the arguments are right; there is nothing to launch
             return chosen()
         if not kernels.specs.issuperset(case.instance.specs()):
-            raise Refused("a kernel for other GPUs")
+            raise RefusalError("a kernel for other GPUs")
         return case.instance.launch(rng(case.seed + 2**34), call)
 
     for _ in range(1 + twice):

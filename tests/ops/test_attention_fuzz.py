@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.ops import forced, fuzz_attention, fuzz_case, fuzz_check
-from tests.ops.workers import Fatal, Lost, results
+from tests.ops.workers import FatalError, Lost, results
 
 INSTANCES = forced.instances(fuzz_attention.MOST_KERNELS)
 
@@ -79,7 +79,7 @@ def job(number: int) -> int:
     if number == 5:
         time.sleep(60)
     if number == 6:
-        raise Fatal(-6)
+        raise FatalError(-6)
     return 2 * number
 
 

@@ -18,7 +18,7 @@ class Lost:
     why: str
 
 
-class Fatal(Exception):
+class FatalError(Exception):
     """Raised by a job: its process is of no further use; the argument is the job's result."""
 
 
@@ -117,6 +117,6 @@ def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
             return
         try:
             answer = True, work(job)
-        except Fatal as fatal:
+        except FatalError as fatal:
             answer = False, fatal.args[0]
         pipe.send(answer)
