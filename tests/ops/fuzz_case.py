@@ -143,7 +143,7 @@ def draw(seed: int, chosen: list[Instance], heavy: float = 0.03) -> Case:
         )
         case.how["kv_lengths"] = lengths.astype(g.choice(["int32", "int64"]))
     case.views = _views(g, case)
-    _plant(g, case)
+    _plant(g, case, calm=spread <= 1)
     return case
 
 
@@ -335,8 +335,11 @@ def _views(g: np.random.Generator, case: Case) -> dict[str, str]:
     return views
 
 
-def _plant(g: np.random.Generator, case: Case) -> None:
-    """Put what must not leak into keys that no row sees, and NaN into a value that some see."""
+def _plant(g: np.random.Generator, case: Case, calm: bool) -> None:
+    """Put what must not leak into keys that no row sees, and NaN into a value that some see.
+
+    The latter where scores are `calm`: of a weight that vanishes, a kernel may take no value.
+    """
     if g.random() < 0.4:
         return
     if case.dense is not None and g.random() < 0.5:
@@ -348,7 +351,8 @@ def _plant(g: np.random.Generator, case: Case) -> None:
     unseen, values = np.nonzero(~seen), np.array([np.nan, np.inf, -np.inf, 6e4])
     for x in (k, v):  # the case's own memory
         x[unseen] = values[g.integers(0, 4, len(unseen[0]))].astype(x.dtype)[:, None]
-    if g.random() < 0.25 and seen.any():
+    calm = calm and case.how.keys().isdisjoint(("scale", "alibi", "bias"))
+    if calm and g.random() < 0.4 and seen.any():
         places = np.argwhere(seen)
         at = places[int(g.integers(len(places)))]
         v[(*at, int(g.integers(v.shape[3])))] = np.nan
