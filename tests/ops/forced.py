@@ -167,6 +167,10 @@ class Hopper:
     config: Sm90Config
 
     @property
+    def head_dim(self) -> int:
+        return max(self.config.dim_qk, self.config.dim_v)
+
+    @property
     def name(self) -> str:
         return self.specs()[0].name
 

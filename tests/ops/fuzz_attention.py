@@ -2,7 +2,8 @@
 
     python -m tests.ops.fuzz_attention                      5,000 cases from seed 0 on
     python -m tests.ops.fuzz_attention --seed 123           one case, as a failure names it
-    python -m tests.ops.fuzz_attention --emulate --cases 300   NumPy instead: no GPU is needed
+    python -m tests.ops.fuzz_attention --emulate numpy      without a GPU: the cases themselves
+    python -m tests.ops.fuzz_attention --emulate kernels    and the kernels compiled for the CPU
 
 A case is drawn for one of at most 200 instances of the block-wise, row-wise and Hopper kernels,
 which are compiled first, and runs on it and as `attention` chooses. Each process has a CUDA context
@@ -45,10 +46,10 @@ def ready(arch: str) -> list[KernelSpec]:
 
 
 @cache
-def kernels(emulate: bool) -> Kernels:
+def kernels(emulate: str | None) -> Kernels:
     """Return what this process may launch."""
-    if emulate:
-        return Kernels()
+    if emulate is not None:
+        return Kernels(on_host=emulate == "kernels")
     from stof_cupy.jit import device, nvrtc
 
     facts = device.facts()
@@ -68,14 +69,23 @@ def compile_one(job: tuple[KernelSpec, str]) -> str:
     return ""
 
 
-def run_one(job: tuple[int, bool]) -> tuple[str, list[Outcome], list[str]]:
+def drawn(seed: int, emulate: str | None) -> fuzz_case.Case:
+    """Return the case of a seed, as this machine can run it."""
+    chosen = forced.instances(MOST_KERNELS)
+    if emulate == "kernels":  # a compiler for CPUs takes minutes for large tiles
+        chosen = [each for each in chosen if each.head_dim <= 64]
+        return fuzz_case.draw(seed, chosen, heavy=0, largest=3e4)
+    return fuzz_case.draw(seed, chosen)
+
+
+def run_one(job: tuple[int, str | None]) -> tuple[str, list[Outcome], list[str]]:
     """Run the case of a seed; return what it is, what came of it, and the kernels loaded so far."""
     seed, emulate = job
-    case = fuzz_case.draw(seed, forced.instances(MOST_KERNELS))
+    case = drawn(seed, emulate)
     title = f"{case.instance.name} {case}"
     try:
         outcomes = run_case(case, kernels(emulate))
-        if not emulate:
+        if emulate is None:
             import cupy
 
             cupy.cuda.Device().synchronize()
@@ -97,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--processes", type=int, default=min(16, os.cpu_count() or 1))
     made.add_argument("--limit", type=float, default=240, help="seconds to begin cases in")
     made.add_argument("--each", type=float, default=60, help="seconds a case may take")
-    made.add_argument("--emulate", action="store_true", help="NumPy instead of a GPU")
+    made.add_argument("--emulate", choices=("numpy", "kernels"), help="no GPU")
     return made
 
 
@@ -122,7 +132,7 @@ def run_all(seeds: list[int], options: argparse.Namespace) -> list[dict[str, Any
             result = "", [Outcome("?", "error", result.why)], []
         title, outcomes, loaded = result
         if not title:
-            case = fuzz_case.draw(seed, forced.instances(MOST_KERNELS))
+            case = drawn(seed, options.emulate)
             title = f"{case.instance.name} {case}"
         records.append({"seed": seed, "case": title, "outcomes": outcomes, "loaded": loaded})
     return sorted(records, key=lambda record: record["seed"])
@@ -156,7 +166,7 @@ def summary(records: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     options = parser().parse_args()
     failed: list[str] = []
-    if not options.emulate:
+    if options.emulate is None:
         from stof_cupy.jit import device, nvrtc
 
         facts = device.facts()
@@ -172,7 +182,7 @@ def main() -> int:
         f"seeds {seeds[0]} to {seeds[-1]}: {len(records)} of {len(seeds)} cases, {ran} of them "
         f"computed, in {time.monotonic() - start:.0f} s; {len(loaded)} kernels loaded"
     )
-    if not options.emulate and (late := loaded - {spec.name for spec in ready(facts.arch)}):
+    if options.emulate is None and (late := loaded - {spec.name for spec in ready(facts.arch)}):
         print(f"{len(late)} not compiled beforehand: {', '.join(sorted(late))[:300]}")
     print("\n".join(summary(records)))
     wrong = failures(records)

@@ -104,8 +104,16 @@ def sequences(
 # ---------------------------------------------------------------- drawing
 
 
-def draw(seed: int, chosen: list[Instance], heavy: float = 0.03) -> Case:
-    """Return a case for one of the instances; `heavy` is the share of large ones."""
+def draw(seed: int, chosen: list[Instance], *, heavy: float = 0.03, largest: float = 6e6) -> Case:
+    """Return a case for one of the instances.
+
+    Parameters
+    ----------
+    heavy : float
+        Share of large ones.
+    largest : float
+        Scores, over all heads, of the largest.
+    """
     g = rng(seed)
     instance = chosen[int(g.integers(len(chosen)))]
     packed = isinstance(instance, Block) and instance.packed
@@ -115,7 +123,7 @@ def draw(seed: int, chosen: list[Instance], heavy: float = 0.03) -> Case:
     group = int(g.choice([2, 3, 4, 8] if packed else [1, 1, 2, 3, 4]))
     few = isinstance(instance, Block) and instance.shape.rows == 16
     sq, sk = _lengths(g, few, packed, group, g.random() < heavy)
-    most = 6e6 if g.random() < heavy else 10 ** g.uniform(3.5, 6.3)
+    most = largest if g.random() < heavy else 10 ** g.uniform(3.5, np.log10(largest))
     while batch * kv_heads * group * sq * sk > most:  # scores, which the oracle holds
         if batch > 1 or kv_heads > 1:
             batch, kv_heads = max(1, batch - 1), max(1, kv_heads - 1)

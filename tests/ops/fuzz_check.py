@@ -31,11 +31,25 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What may be launched: the facts of the GPU (None: NumPy), and the kernels that are ready."""
+    """What may be launched.
+
+    Attributes
+    ----------
+    facts : DeviceFacts or None
+        Of the GPU; None for NumPy's arrays.
+    specs : frozenset of KernelSpec
+        What is ready on the GPU.
+    old_compiler : bool
+        See `attention_config.choose`.
+    on_host : bool
+        Whether instances run on NumPy's arrays, compiled for the CPU, or are only asked whether
+        they would.
+    """
 
     facts: Any = None
     specs: frozenset[KernelSpec] = frozenset()
     old_compiler: bool = False
+    on_host: bool = False
 
 
 # ---------------------------------------------------------------- the oracle
@@ -212,8 +226,7 @@ def _outcome(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any
 def _run(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any) -> None:
     arrays, how = given(case, xp)
     shape = (*case.q.shape[:-1], case.v.shape[-1])
-    g = rng(case.seed + 2**33)
-    twice = g.random() < 0.15
+    twice = rng(case.seed + 2**33).random() < 0.15
     first = None
 
     def launch(call: Call, chosen: Any) -> Any:
@@ -226,11 +239,16 @@ def _run(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any) ->
             return chosen()
         if reason := case.instance.refusal(call):
             raise RefusalError(reason)
-        if xp is np:  # the arguments are right; there is nothing to launch
+        if xp is np and not kernels.on_host:
             return chosen()
+        g = rng(case.seed + 2**34)
+        if xp is np:
+            from tests.ops import forced_on_host
+
+            return forced_on_host.launch(case.instance, g, call)
         if not kernels.specs.issuperset(case.instance.specs()):
             raise RefusalError("a kernel for other GPUs")
-        return case.instance.launch(rng(case.seed + 2**34), call)
+        return case.instance.launch(g, call)
 
     for _ in range(1 + twice):
         out, base = guarded(shape, case.q.dtype, case.views["out"], xp)

@@ -13,6 +13,7 @@ from tests.ops import forced, fuzz_attention, fuzz_case, fuzz_check
 from tests.ops.workers import FatalError, Lost, results
 
 INSTANCES = forced.instances(fuzz_attention.MOST_KERNELS)
+SMALLEST = ("f16_d32_1x16s2q1b3", "f16_d32_p1_keylists")
 
 
 def test_instances_are_few_enough_and_of_every_family() -> None:
@@ -23,7 +24,7 @@ def test_instances_are_few_enough_and_of_every_family() -> None:
     assert len(forced.kernels(forced.instances(40))) <= 40
 
 
-@pytest.mark.parametrize("first", range(0, 150, 15))
+@pytest.mark.parametrize("first", range(0, 90, 15))
 def test_cases_of_numpy(first: int) -> None:
     """The arguments that a case is drawn with are right, and its instance takes nearly all."""
     outcomes = [
@@ -35,6 +36,17 @@ def test_cases_of_numpy(first: int) -> None:
     ]
     assert [one for one in outcomes if one.verdict in ("wrong", "error")] == []
     assert sum(one.verdict == "ok" for one in outcomes) >= 0.9 * len(outcomes)
+
+
+@pytest.mark.parametrize("family", [forced.Block, forced.Row])
+def test_cases_of_kernels_compiled_for_the_cpu(family: Any) -> None:
+    instance = next(
+        each for each in INSTANCES if isinstance(each, family) and each.name.endswith(SMALLEST)
+    )
+    for seed in range(6):
+        case = fuzz_case.draw(seed, [instance], heavy=0, largest=2e4)
+        for outcome in fuzz_check.run_case(case, fuzz_check.Kernels(on_host=True)):
+            assert outcome.verdict == "ok", (seed, outcome)
 
 
 def test_a_case_is_the_same_every_time() -> None:
