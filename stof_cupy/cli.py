@@ -1,7 +1,8 @@
 """The command ``stof-cupy``.
 
 ``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``mask`` draws an
-attention mask, ``info`` describes the installation.
+attention mask, ``calibrate`` fits the choice of kernels to a GPU, ``info`` describes the
+installation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, cli_mask, env
+from stof_cupy import __version__, cli_calibrate, cli_mask, env
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     encode.set_defaults(run=_encode)
 
     cli_mask.add_command(commands)
+    cli_calibrate.add_command(commands)
 
     info = commands.add_parser("info", help="device, versions, caches")
     info.set_defaults(run=_info)

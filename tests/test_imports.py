@@ -24,7 +24,7 @@ LAYERS = {
     "fusion": 6,
     "models": 7,
     "engine": 8,
-    "cli_mask": 8,
+    **dict.fromkeys(("cli_calibrate", "cli_mask"), 8),
     "cli": 9,
 }
 HEAVY = {

@@ -13,7 +13,8 @@ from stof_cupy.jit.attention_kernels import SHAPES, Shape
 from stof_cupy.ops import reference
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_config import Config
-from stof_cupy.ops.attention_cuda import kind_of, launches
+from stof_cupy.ops.attention_cuda import launches
+from stof_cupy.ops.attention_fields import Args, kind_of
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
 
@@ -40,7 +41,7 @@ def check(
     if cut is not None:
         slots = config.slots(problem)
         config = replace(config, long_slots=min(cut[0], slots), splits=cut[1], slice=cut[2])
-    every, _used = launches(config, problem, (q, k, v, out, lse, lengths), bsr, scores, np)
+    every, _used = launches(config, Args(problem, q, k, v, out, lse, bsr, scores, lengths))
     for spec, blocks, fields in every:
         on_host.launch(spec, (blocks, 1), **fields)
     args |= {"kv_lengths": lengths, "return_lse": True}
