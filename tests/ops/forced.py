@@ -6,6 +6,7 @@ instances there are, and which arguments each of them takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,28 +34,20 @@ from stof_cupy.ops import attention_config, attention_cuda
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops._arrays import unit_last
-from stof_cupy.ops.attention_args import Problem, Scores
-from stof_cupy.ops.attention_fields import is_wide, tensor_fields
+from stof_cupy.ops.attention_args import Problem
+from stof_cupy.ops.attention_candidates import legal
+from stof_cupy.ops.attention_demand import Case
+from stof_cupy.ops.attention_fields import Args, kind_of
+from stof_cupy.ops.attention_model import choose
+from stof_cupy.testing import rng
+from tests.ops.gpus import H100
 
 DTYPES = ("float16", "bfloat16")
+_RUN = attention_cuda.run
 
 
 class RefusalError(Exception):
     """A kernel does not take these arguments; nothing has run."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """Arguments of attention, as `validate` leaves them."""
-
-    problem: Problem
-    q: Any
-    k: Any
-    v: Any
-    mask: Any
-    scores: Scores
-    kv_lengths: Any
-    out: Any
 
 
 @dataclass(frozen=True)
@@ -75,50 +68,38 @@ class Block:
         how = self.dtype, self.head_dim, self.shape
         return [attention_sm80(*how, self.kind, self.packed), attention_combine(*how, self.packed)]
 
-    def refusal(self, call: Call) -> str:
-        problem = call.problem
-        if attention_cuda.kind_of(call.scores) != self.kind:
+    def refusal(self, args: Args) -> str:
+        problem = args.problem
+        if kind_of(args.scores) != self.kind:
             return "other scores"
         if max(problem.dim_qk, problem.dim_v) > self.head_dim:
             return "head dims"
         if self.packed:
             if problem.heads == problem.kv_heads or problem.seq_q > 64:
                 return "nothing to pack"
-            if getattr(call.mask, "lead", ())[-1:] not in ((), (1,)):
+            if getattr(args.mask, "lead", ())[-1:] not in ((), (1,)):
                 return "a mask for each head"
         return ""
 
-    def config(self, g: np.random.Generator, call: Call) -> attention_config.Config:
+    def config(self, g: np.random.Generator, args: Args) -> attention_config.Config:
         """Return one with any slices."""
         rows = self.shape.rows
-        mask_rows = max(64, rows)
+        mask_rows = math.lcm(64, rows)
         if not self.packed:
-            mask_rows = rows if call.mask is None else int(g.choice([mask_rows] * 4 + [128]))
-        pack = call.problem.heads // call.problem.kv_heads if self.packed else 1
+            more = [mask_rows] * 4 + [128] * (128 % mask_rows == 0)
+            mask_rows = rows if args.mask is None else int(g.choice(more))
+        pack = args.problem.heads // args.problem.kv_heads if self.packed else 1
         how = (self.head_dim, self.shape, self.kind, pack, 64 if self.packed else mask_rows)
         config = attention_config.Config(*how)
-        slots, tiles = config.slots(call.problem), -(-call.problem.seq_k // 64)
+        slots, tiles = config.slots(args.problem), -(-args.problem.seq_k // 64)
         if slots and g.random() < 0.5:
             splits = int(g.integers(2, 9))
             size = int(g.integers(1, max(2, tiles // 2)))
             config = attention_config.Config(*how, int(g.integers(1, slots + 1)), splits, size)
         return config
 
-    def launch(self, g: np.random.Generator, call: Call) -> Any:
-        import cupy
-
-        from stof_cupy.jit.launch import kernel
-
-        lse = cupy.empty(call.q.shape[:3], np.float32)
-        arrays = (*map(unit_last, (call.q, call.k, call.v)), call.out, lse, call.kv_lengths)
-        config = self.config(g, call)
-        every, _used = attention_cuda.launches(
-            config, call.problem, arrays, call.mask, call.scores, cupy
-        )
-        for spec, blocks, fields in every:
-            run = kernel(spec)
-            run((blocks,), run.pack(**fields))
-        return call.out, lse
+    def launch(self, g: np.random.Generator, args: Args) -> Any:
+        return _RUN(args, True, candidate=self.config(g, args))
 
 
 @dataclass(frozen=True)
@@ -141,22 +122,24 @@ class Row:
         how = self.dtype, self.head_dim, self.pairs, source, self.stages
         return [attention_rowwise(*how, wide=self.wide)]
 
-    def refusal(self, call: Call) -> str:
-        if rowwise.stages(call.scores) != self.stages:
+    def refusal(self, args: Args) -> str:
+        if rowwise.stages(kind_of(args.scores)) != self.stages:
             return "other scores"
-        if not call.out.size:
+        if not args.out.size:
             return "nothing to do"
-        fields = tensor_fields(q=unit_last(call.q), k=unit_last(call.k), v=unit_last(call.v))
-        if is_wide(call.problem, fields) != self.wide:
-            return "other alignment"
-        config = rowwise.Config(self.head_dim, self.pairs, self.lists)
-        return rowwise.legal(config, call.problem, call.mask)
+        config = self.config(rng(0), args)
+        if reason := legal(config, Case(args.problem, args.mask, H100, config.scores)):
+            return reason
+        every, _used = attention_cuda.launches(config, attention_cuda.completed(args, False))
+        return "" if every[0].spec == self.specs()[0] else "other alignment"
 
-    def launch(self, g: np.random.Generator, call: Call) -> Any:
+    def config(self, g: np.random.Generator, args: Args) -> rowwise.Config:
+        """Return one with any number of rows a block."""
         rows = int(g.choice(rowwise.BLOCK_ROWS))
-        config = rowwise.Config(self.head_dim, self.pairs, self.lists, rows)
-        given = (call.problem, call.q, call.k, call.v, call.mask, call.scores, call.kv_lengths)
-        return rowwise.launch(config, *given, True, call.out)
+        return rowwise.Config(self.head_dim, self.pairs, self.lists, rows, kind_of(args.scores))
+
+    def launch(self, g: np.random.Generator, args: Args) -> Any:
+        return _RUN(args, True, candidate=self.config(g, args))
 
 
 @dataclass(frozen=True)
@@ -177,49 +160,47 @@ class Hopper:
     def specs(self) -> list[KernelSpec]:
         return [attention_sm90(self.dtype, self.config)]
 
-    def refusal(self, call: Call) -> str:
-        scores = call.scores
+    def refusal(self, args: Args) -> str:
+        scores = args.scores
         if scores.softcap is not None or any(x is not None for x in scores.arrays().values()):
             return "modified scores"
         tile = (self.config.m, self.config.n)
         built = [tile for tile, accumulator in catalogue.MASK_BUILDS if accumulator]
-        if isinstance(call.mask, DeviceMask) and tile not in built:
+        if isinstance(args.mask, DeviceMask) and tile not in built:
             return "a mask that no kernel builds"
-        arrays = (*map(unit_last, (call.q, call.k, call.v)), call.mask)
+        arrays = (*map(unit_last, (args.q, args.k, args.v)), args.mask)
         return (
-            sm90.fault(self.config, call.problem, *arrays, scores.scale, call.kv_lengths, call.out)
+            sm90.fault(self.config, args.problem, *arrays, scores.scale, args.kv_lengths, args.out)
             or ""
         )
 
-    def launch(self, g: np.random.Generator, call: Call) -> Any:
-        given = (call.problem, call.q, call.k, call.v, call.mask, call.scores.scale)
+    def launch(self, g: np.random.Generator, args: Args) -> Any:
+        given = (args.problem, args.q, args.k, args.v, args.mask, args.scores.scale)
         section = int(g.choice([0, 0, 1, 3]))
-        return sm90.launch(self.config, *given, call.kv_lengths, True, call.out, section=section)
+        return sm90.launch(self.config, *given, args.kv_lengths, True, args.out, section=section)
 
 
 Instance = Block | Row | Hopper
 
 
 @contextmanager
-def forced(run: Callable[[Call, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Let ``run(call, chosen)`` stand in for the launch of attention; ``chosen()`` is what it was.
+def forced(run: Callable[[Args, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Let ``run(args, chosen)`` stand in for the launch of attention; ``chosen()`` is what it was.
 
     Of NumPy arrays too, whose computation ``chosen()`` is then.
     """
     from stof_cupy.ops import cpu_attention
 
-    on_gpu, on_cpu = attention_cuda.run, cpu_attention.attention
+    on_cpu = cpu_attention.attention
 
-    def gpu(problem: Any, q: Any, k: Any, v: Any, mask: Any, scores: Any, *rest: Any) -> Any:
-        lengths, _, out = rest
-        call = Call(problem, q, k, v, mask, scores, lengths, out)
-        return run(call, partial(on_gpu, problem, q, k, v, mask, scores, *rest))
+    def gpu(args: Args, *rest: Any, **how: Any) -> Any:
+        return run(args, partial(_RUN, args, *rest, **how))
 
     def cpu(q: Any, k: Any, v: Any, mask: Any, scores: Any, **rest: Any) -> Any:
         sizes = (q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
         problem = Problem(q.dtype.name, *sizes)
-        call = Call(problem, q, k, v, mask, scores, rest["kv_lengths"], rest["out"])
-        return run(call, partial(on_cpu, q, k, v, mask, scores, **rest))
+        args = Args(problem, q, k, v, rest["out"], None, mask, scores, rest["kv_lengths"])
+        return run(args, partial(on_cpu, q, k, v, mask, scores, **rest))
 
     with (
         mock.patch.object(attention_cuda, "run", gpu),
@@ -228,15 +209,11 @@ def forced(run: Callable[[Call, Callable[[], Any]], Any]) -> Iterator[None]:
         yield
 
 
-def chosen_specs(call: Call, facts: Any, old_compiler: bool) -> list[KernelSpec]:
-    """Return the kernels that `attention` itself launches for a call."""
-    problem, scores = call.problem, call.scores
-    if max(problem.dim_qk, problem.dim_v) > 128 and None not in (scores.alibi, scores.bias):
-        raise RefusalError("two terms above head dim 128 become a bias array")
-    kind = attention_cuda.kind_of(scores)
-    config = attention_config.choose(problem, kind, call.mask, facts, old_compiler)
-    combine = [config.combine_spec(problem)] if config.long_slots else []
-    return [config.spec(problem), *combine]
+def chosen_specs(args: Args) -> list[KernelSpec]:
+    """Return the kernels that `attention` itself launches."""
+    candidate = choose(*attention_cuda._case(args))
+    every, _used = attention_cuda.launches(candidate, attention_cuda.completed(args, True))
+    return [each.spec for each in every]
 
 
 KINDS = {

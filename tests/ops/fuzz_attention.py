@@ -26,7 +26,6 @@ from typing import Any
 from stof_cupy import env
 from stof_cupy.errors import StofError
 from stof_cupy.jit import catalogue
-from stof_cupy.jit.attention_kernels import TIGHT_NVRTC
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 from tests.ops import forced, fuzz_case
@@ -50,11 +49,10 @@ def kernels(emulate: str | None) -> Kernels:
     """Return what this process may launch."""
     if emulate is not None:
         return Kernels(on_host=emulate == "kernels")
-    from stof_cupy.jit import device, nvrtc
+    from stof_cupy.jit import device
 
     facts = device.facts()
-    old = nvrtc.load().version < TIGHT_NVRTC
-    return Kernels(facts, frozenset(ready(facts.arch)), old)
+    return Kernels(facts, frozenset(ready(facts.arch)))
 
 
 def compile_one(job: tuple[KernelSpec, str]) -> str:

@@ -12,9 +12,10 @@ from stof_cupy.errors import StofError
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.masks import BsrMask, MaskStack
 from stof_cupy.ops import reference
+from stof_cupy.ops.attention_fields import Args
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.ops import forced
-from tests.ops.forced import Call, RefusalError
+from tests.ops.forced import RefusalError
 from tests.ops.fuzz_case import Case, sequences
 
 FEW_OUTPUTS, COLUMNS = 4096, 64
@@ -39,8 +40,6 @@ class Kernels:
         Of the GPU; None for NumPy's arrays.
     specs : frozenset of KernelSpec
         What is ready on the GPU.
-    old_compiler : bool
-        See `attention_config.choose`.
     on_host : bool
         Whether instances run on NumPy's arrays, compiled for the CPU, or are only asked whether
         they would.
@@ -48,7 +47,6 @@ class Kernels:
 
     facts: Any = None
     specs: frozenset[KernelSpec] = frozenset()
-    old_compiler: bool = False
     on_host: bool = False
 
 
@@ -229,15 +227,13 @@ def _run(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any) ->
     twice = rng(case.seed + 2**33).random() < 0.15
     first = None
 
-    def launch(call: Call, chosen: Any) -> Any:
+    def launch(args: Args, chosen: Any) -> Any:
         if way == "attention":
-            specs = (
-                [] if xp is np else forced.chosen_specs(call, kernels.facts, kernels.old_compiler)
-            )
+            specs = [] if xp is np else forced.chosen_specs(args)
             if not kernels.specs.issuperset(specs):
                 raise RefusalError("a kernel that was not compiled beforehand")
             return chosen()
-        if reason := case.instance.refusal(call):
+        if reason := case.instance.refusal(args):
             raise RefusalError(reason)
         if xp is np and not kernels.on_host:
             return chosen()
@@ -245,10 +241,10 @@ def _run(case: Case, way: str, expected: Expected, kernels: Kernels, xp: Any) ->
         if xp is np:
             from tests.ops import forced_on_host
 
-            return forced_on_host.launch(case.instance, g, call)
+            return forced_on_host.launch(case.instance, g, args)
         if not kernels.specs.issuperset(case.instance.specs()):
             raise RefusalError("a kernel for other GPUs")
-        return case.instance.launch(g, call)
+        return case.instance.launch(g, args)
 
     for _ in range(1 + twice):
         out, base = guarded(shape, case.q.dtype, case.views["out"], xp)

@@ -13,6 +13,7 @@ from stof_cupy import attention, masks
 from stof_cupy.jit.attention_kernels import FEW_ROWS, SHAPES
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS
 from stof_cupy.ops import reference
+from stof_cupy.ops.attention_fields import Args
 from stof_cupy.testing import assert_close, random_array, rng
 from tests.ops import forced
 from tests.ops.forced import Block, Hopper, Row
@@ -66,10 +67,10 @@ def run(instance: Any, *arrays: Any, **how: Any) -> Any:
     if isinstance(instance, Hopper) and device.facts().arch != "90a":
         pytest.skip("Hopper's kernel")
 
-    def launch(call: forced.Call, chosen: Any) -> Any:
-        refusal = instance.refusal(call)
+    def launch(args: Args, chosen: Any) -> Any:
+        refusal = instance.refusal(args)
         assert not refusal, refusal
-        return instance.launch(rng(0), call)[0]
+        return instance.launch(rng(0), args)[0]
 
     q, _, v = arrays
     if "out" not in how:
