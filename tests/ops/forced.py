@@ -237,14 +237,21 @@ STAGES = {
 
 
 def instances(most: int = 200) -> list[Instance]:
-    """Return what is fuzzed: of `most` kernels at most, evenly from all of them."""
-    every = [*_block(), *_row(), *_hopper()]
+    """Return what is fuzzed: of `most` kernels at most, some of every kind."""
+    families: list[list[Instance]] = [[*_block()], [*_row()], [*_hopper()]]
+    spread = sorted(
+        (i / len(each), n, i) for n, each in enumerate(families) for i in range(len(each))
+    )
+    chosen: list[Instance] = []
+    used: set[KernelSpec] = set()
     beside = len(catalogue.MASK_BUILDS) + 2  # what builds masks
-    for step in range(1, len(every) + 1):
-        chosen = every[::step]
-        if len(kernels(chosen)) + beside <= most:
-            return chosen
-    return []
+    for _, n, i in spread:
+        instance = families[n][i]
+        more = used | set(instance.specs())
+        if len(more) + beside <= most:
+            chosen.append(instance)
+            used = more
+    return chosen
 
 
 def kernels(chosen: list[Instance]) -> list[KernelSpec]:
@@ -254,8 +261,9 @@ def kernels(chosen: list[Instance]) -> list[KernelSpec]:
 
 def _block() -> Iterator[Block]:
     for i, dim in enumerate(catalogue.HEAD_DIM_CLASSES):
-        for dtype in DTYPES:
-            yield from (Block(dtype, dim, shape) for shape in (*SHAPES[dim], FEW_ROWS[dim]))
+        usual = dict.fromkeys((SHAPES[dim][0], SHAPES[dim][-1], FEW_ROWS[dim]))
+        yield from (Block("float16", dim, shape) for shape in (*SHAPES[dim], FEW_ROWS[dim]))
+        yield from (Block("bfloat16", dim, shape) for shape in usual)
         for shape in (SHAPES[dim][-1], FEW_ROWS[dim]):
             yield Block(DTYPES[i % 2], dim, shape, packed=True)
         for j, (name, kind) in enumerate(KINDS.items()):
@@ -270,11 +278,12 @@ def _block() -> Iterator[Block]:
 def _row() -> Iterator[Row]:
     number = 0
     for dim in ROWWISE_HEAD_DIMS:
-        for lists in ("keys", "tiles"):
-            for pairs, wide in ((1, True), (1, False), (2, True)):
-                if pairs == 1 or dim <= 128:
-                    yield Row(DTYPES[number % 2], dim, pairs, lists, wide=wide)
-                    number += 1
+        for pairs, wide in ((1, True), (1, False), (2, True), (2, False)):
+            if pairs == 1 or dim <= 128:
+                yield from (Row(dtype, dim, pairs, "keys", wide=wide) for dtype in DTYPES)
+                if pairs == 1 or wide:
+                    yield Row(DTYPES[number % 2], dim, pairs, "tiles", wide=wide)
+                number += 1
     for i, stages in enumerate(STAGES.values()):
         yield Row(DTYPES[i % 2], 64, 1, ("keys", "tiles")[i // 2 % 2], stages)
 
