@@ -1,20 +1,40 @@
-"""What every results file says about the machine and the code it was made on."""
+"""What every results file says about the machine and the code, and how long a run may take."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import shutil
 import subprocess
+import time
 from typing import Any
 
 import pytest
 
 from stof_cupy.jit import device
 
+_START = time.monotonic()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--commit``, for a tree that travelled to a GPU machine without its history."""
+    """Add ``--commit``, for a tree that travelled without its history, and bounds of a run."""
     parser.addoption("--commit", help="the commit that is measured, where git cannot tell")
+    parser.addoption("--heavy", action="store_true", help="what takes minutes, too")
+    parser.addoption("--budget", type=float, help="seconds after which benchmarks are skipped")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is heavy, unless asked for."""
+    if not config.getoption("--heavy"):
+        heavy = [item for item in items if getattr(item, "originalname", "").endswith("_heavy")]
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if item not in heavy]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin after the budget is spent."""
+    budget = item.config.getoption("--budget")
+    if budget is not None and time.monotonic() - _START > budget:
+        pytest.skip("--budget is spent")
 
 
 def pytest_benchmark_update_commit_info(config: pytest.Config, commit_info: dict[str, Any]) -> None:

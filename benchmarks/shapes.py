@@ -43,3 +43,28 @@ CPU_ATTENTION = ((1, 8, 4096, 64), (1, 8, 1024, 64))
 
 CPU_ATTENTION_MASKS = ("sliding:w=256", "causal", "longformer:w=256,g=64", "bigbird", None)
 """Mask specs for these; the first is also timed with every score modification."""
+
+ATTENTION = ((1, 32, 8192, 128), (16, 12, 2048, 64), (8, 12, 512, 64))
+"""(batch, heads, seq, head_dim) of the peers' anchors."""
+
+HEAVY_ATTENTION = ((1, 16, 32_768, 128),)
+"""One of them that takes minutes."""
+
+SMALL_ATTENTION = ((1, 12, 128, 64), (1, 12, 256, 64), (1, 12, 512, 64))
+"""Problems that do not fill a GPU."""
+
+ATTENTION_MASKS = ("full", *MASK_NAMES[:7])
+"""The anchors' masks of attention."""
+
+ELEMENT_SIZES = (1024, 2048, 4096, 8192)
+"""Sequence lengths, at (1, 12, seq, 64), for masks of random elements."""
+
+ELEMENT_DENSITIES = (0.001, 0.005, 0.01, 0.02)
+"""Shares of elements that such a mask keeps."""
+
+DECODING = (
+    *((1, 32, 8, queries, 32_768, 128) for queries in (1, 4, 16)),
+    *((16, 32, 8, queries, 8192, 128) for queries in (1, 4)),
+    *((1, 12, 12, 1, 8192, 64), (4, 32, 4, 1, 16_384, 128), (1, 16, 2, 16, 8192, 64)),
+)
+"""(batch, heads, kv_heads, queries, keys, head_dim) of decoding."""

@@ -58,12 +58,12 @@ struct GlobalTile {
 };
 
 // Starts filling `Tile` at shared address `base`; done for this thread after its cp_async_wait, for
-// all after a barrier behind it.
+// all after a barrier behind it. kThreads threads do it, of which this is number `thread`.
 template <class Tile, int kThreads, bool kFolded = false>
-__device__ __forceinline__ void load_tile(u32 base, const GlobalTile& src) {
+__device__ __forceinline__ void load_tile(u32 base, const GlobalTile& src,
+                                          int thread = threadIdx.x) {
   constexpr int kTotal = Tile::kRows * Tile::kChunks;
   static_assert(kTotal % kThreads == 0, "every thread copies the same number of chunks");
-  const int thread = threadIdx.x;
   if (src.wide) {
     // More would keep more addresses in registers than attention has left beside its accumulators.
 #pragma unroll 2

@@ -2,7 +2,8 @@
 
 ``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``generate`` continues
 it, ``features`` turns images into vectors, ``mask`` draws an attention mask, ``cache`` keeps
-kernels and schemes, ``info`` describes the installation.
+kernels and schemes, ``calibrate`` fits the choice of kernels to a GPU, ``info`` describes the
+installation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, cli_cache, cli_mask, cli_models, env
+from stof_cupy import __version__, cli_cache, cli_calibrate, cli_mask, cli_models, env
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_models.add_commands(commands, where)
     cli_mask.add_command(commands)
     cli_cache.add_command(commands)
+    cli_calibrate.add_command(commands)
 
     info = commands.add_parser("info", help="device, versions, caches")
     info.set_defaults(run=_info)

@@ -7,15 +7,21 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from stof_cupy import __version__, cli_mask, models
+from stof_cupy import __version__, cli_calibrate, cli_mask, models
 from stof_cupy.cli import main
 from stof_cupy.engine import TransformerEngine
 from stof_cupy.models import packaged, samples
+from stof_cupy.ops import attention_calibration as calibration
+from stof_cupy.ops.attention_constants import Constants
+from stof_cupy.ops.attention_times import time_of
+from tests.ops.gpus import H100
 
 CONFIG = {
     "model_type": "bert",
@@ -253,6 +259,27 @@ def test_info(monkeypatch, tmp_path, capsys):
     out = capsys.readouterr().out
     assert __version__ in out and np.__version__ in out and "STOF_BACKEND" in out
     assert f"{tmp_path}/models (1 entries, 2.5 MB)" in " ".join(out.split())
+
+
+def test_calibrate(monkeypatch, tmp_path, capsys):
+    def timer(candidate: Any, of: Any) -> float:
+        return 2 * time_of(candidate, of, Constants()).us
+
+    def measured(number: Any, *, again: bool) -> Constants:
+        return calibration.calibrate(H100, timer, again=again)
+
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cli_calibrate.gpu, "facts", lambda number: H100)
+    monkeypatch.setattr(calibration, "calibrate_device", measured)
+    monkeypatch.setattr(calibration, "fit", lambda measured: replace(Constants(), launch_us=7.5))
+    calibration.calibrated.cache_clear()
+    assert main(["calibrate"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert H100.name in out and "launch_us" in out and " 7.5 " in f"{out} "
+    assert calibration.path_of(H100).exists()
+    assert calibration.calibrated(H100).launch_us == 7.5
+    assert main(["calibrate"]) == 0 and "--again measures" in capsys.readouterr().out
+    calibration.calibrated.cache_clear()
 
 
 @pytest.mark.gpu

@@ -24,7 +24,7 @@ LAYERS = {
     "fusion": 6,
     "runtime": 7,
     "models": 8,
-    **dict.fromkeys(("engine", "cli_mask"), 9),
+    **dict.fromkeys(("engine", "cli_calibrate", "cli_mask"), 9),
     **dict.fromkeys(("cli_cache", "cli_models"), 10),
     "cli": 11,
 }

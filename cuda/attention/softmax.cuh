@@ -1,9 +1,10 @@
 // Online softmax over score tiles held as mma accumulators, in base 2.
 //
-// Weights are 2^(score - origin) where the origin of a row is its highest score so far or up to
-// kSlack less: as long as no score lies further above it, nothing needs to be rescaled and the
-// lanes that share a row have nothing to tell each other. Weights up to 2^kSlack lose nothing in a
-// 16-bit float.
+// Weights are 2^(score - origin) where the origin of a row is near its highest score so far. As
+// long as no weight exceeds kMost, which loses nothing in a 16-bit float, the origin stays, nothing
+// needs to be rescaled, and the lanes that share a row have nothing to tell each other. So weights
+// are computed without a look at the scores; only if one is too large, the origin is raised first
+// and the tile computed again.
 //
 // Empty rows: a row that no key was allowed in keeps its first origin and sum = 0; its output is 0
 // and its log-sum-exp -inf.
@@ -16,7 +17,8 @@
 namespace stof::attention {
 
 constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
-constexpr float kLowest = -3.402823466e38f;  // an origin before there is any
+constexpr float kLowest = -3.402823466e38f;   // an origin before there is any
+constexpr float kSmallest = 1.17549435e-38f;  // positive and normal
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kLog2e = 1.4426950408889634f;
 
@@ -24,7 +26,8 @@ constexpr float kLog2e = 1.4426950408889634f;
 // quad.
 template <int kFragments>
 struct OnlineSoftmax {
-  static constexpr float kSlack = 8;
+  static constexpr float kMost = 16384;
+  static constexpr float kSlack = 8;  // in base 2; how far below the highest score an origin stays
   float origin[kFragments][2];
   float sum[kFragments][2];  // of this thread's columns only, until finish()
 
@@ -39,12 +42,12 @@ struct OnlineSoftmax {
   }
 
   // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to.
-  // `kSpecial` leaves outputs that are not finite as they are.
+  // `kSpecial`: outputs that are not finite stay so.
   template <bool kSpecial, int kN, int kD>
   __device__ __forceinline__ void raise(const float (&s)[kFragments][kN][4], float factor,
                                         float (&o)[kFragments][kD][4]) {
     float highest[kFragments][2];
-    bool moved = false;
+    bool moved = false, fresh = true;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
@@ -54,27 +57,33 @@ struct OnlineSoftmax {
         for (int j = 1; j < kN; ++j) m = fmaxf(m, fmaxf(s[f][j][2 * r], s[f][j][2 * r + 1]));
         highest[f][r] = m * factor;
         moved = moved || highest[f][r] > origin[f][r] + kSlack;
+        fresh = fresh && origin[f][r] == kLowest;
       }
     if (!__any_sync(0xffffffffu, moved)) return;
+    fresh = __all_sync(0xffffffffu, fresh);  // there are no outputs yet
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float to = fmaxf(origin[f][r], warp_max<4>(highest[f][r]));
-        const float rescale = ptx::exp2(origin[f][r] - to);
+        float rescale = ptx::exp2(origin[f][r] - to);
         origin[f][r] = to;
         sum[f][r] *= rescale;
+        if (fresh) continue;
+        if (kSpecial) rescale = fmaxf(rescale, kSmallest);  // 0 * inf would be NaN
 #pragma unroll
         for (int j = 0; j < kD; ++j)
 #pragma unroll
-          for (int e = 2 * r; e < 2 * r + 2; ++e)
-            if (!kSpecial || o[f][j][e] - o[f][j][e] == 0.f) o[f][j][e] *= rescale;
+          for (int e = 2 * r; e < 2 * r + 2; ++e) o[f][j][e] *= rescale;
       }
   }
 
-  // Turns scores into weights in place and adds these up.
+  // Turns scores into weights in place and adds these up; false, and nothing is added, if that
+  // `may_fail` and a weight of the warp's rows is too large.
   template <int kN>
-  __device__ __forceinline__ void weigh(float (&s)[kFragments][kN][4], float factor) {
+  __device__ __forceinline__ bool weigh(float (&s)[kFragments][kN][4], float factor,
+                                        bool may_fail) {
+    float added[kFragments][4];  // a chain of additions for each, which do not wait for each other
 #pragma unroll
     for (int j = 0; j < kN; ++j)
 #pragma unroll
@@ -82,8 +91,19 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           s[f][j][e] = ptx::exp2(fmaf(s[f][j][e], factor, -origin[f][e / 2]));
-          sum[f][e / 2] += s[f][j][e];
+          added[f][e] = j == 0 ? s[f][j][e] : added[f][e] + s[f][j][e];
         }
+    bool fits = true;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) fits = fits && added[f][e] <= kMost;  // false of NaN
+    if (may_fail && __any_sync(0xffffffffu, !fits)) return false;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) sum[f][r] += added[f][2 * r] + added[f][2 * r + 1];
+    return true;
   }
 
   __device__ __forceinline__ void finish() {

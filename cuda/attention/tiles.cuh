@@ -2,8 +2,6 @@
 #pragma once
 
 #include "attention/softmax.cuh"
-#include "ptx/cp_async.cuh"
-#include "ptx/shared.cuh"
 #include "types.cuh"
 
 namespace stof::attention {
@@ -13,64 +11,21 @@ struct KeyTile {
   int bitmap_id;  // -1: a full tile
 };
 
-// A list of key tiles. Its entries go to shared memory beside the tiles, a few ahead, so that
-// reading them neither waits for global memory nor takes registers.
-template <class Params, int kSlots>
-struct KeyTiles {
-  static constexpr int kBytes = kSlots * sizeof(KeyTile);
-  static_assert((kSlots & (kSlots - 1)) == 0);
-  const Params& p;
-  const u32 smem;
+constexpr int kNoTile = 0x7fffffff >> 6;  // number of a key tile beyond the last
 
-  // Starts to copy entry i; one thread is enough.
-  __device__ __forceinline__ void fetch(int i, int end) const {
-    if (p.row_ptr == nullptr || threadIdx.x != 0 || i >= end) return;
-    const u32 to = smem + i % kSlots * sizeof(KeyTile);
-    ptx::cp_async_4(to, p.cols + i);
-    ptx::cp_async_4(to + 4, p.bitmap_id + i);
-  }
-
-  // Entry i, from global memory; and once its copy is there, from shared memory.
-  __device__ __forceinline__ KeyTile read(int i) const {
-    if (p.row_ptr == nullptr) return {i, -1};
-    return {p.cols[i], p.bitmap_id[i]};
-  }
-  __device__ __forceinline__ KeyTile operator[](int i) const {
-    if (p.row_ptr == nullptr) return {i, -1};
-    const uint2 entry = ptx::load_shared_8(smem + i % kSlots * sizeof(KeyTile));
-    return {static_cast<int>(entry.x), static_cast<int>(entry.y)};
-  }
-};
+// Entry i of the list of key tiles, or none from `end` on.
+template <class Params>
+__device__ __forceinline__ KeyTile key_tile(const Params& p, int i, int end) {
+  if (i >= end) return {kNoTile, -1};
+  if (p.row_ptr == nullptr) return {i, -1};
+  return {p.cols[i], p.bitmap_id[i]};
+}
 
 // The bits of a thread's scores of kFragments fragments by 64 keys, see mask/accumulator.cuh: bit
 // 16 * r + 2 * j + e is element e of column group j in row g + 8 * r.
 template <int kFragments>
 struct KeepBits {
   u32 word[kFragments];
-
-  // Of a warp whose rows begin at `row` of the query tile, whose bits are in shared memory. Packed
-  // heads: these are the bits of a mask's tile, and a row has those of its query.
-  template <bool kPacked, class Params, class Work>
-  __device__ __forceinline__ void load(const Params& p, const Work& work, u32 smem, int row,
-                                       int lane) {
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      if constexpr (!kPacked) {
-        word[f] = ptx::load_shared_4(smem + ((row / 16 + f) * 32 + lane) * 4);
-      } else {
-        u32 half[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          // Rows beyond the last are never stored.
-          const int at = work.row0 + row + 16 * f + 8 * r + (lane >> 2);
-          const int query = min(work.query(p, at), p.seq_q - 1);
-          const int index = query / 16 * 32 + query % 8 * 4 + (lane & 3);
-          half[r] = ptx::load_shared_4(smem + 4 * index) >> (query & 8) * 2 & 0xffff;
-        }
-        word[f] = half[0] | half[1] << 16;
-      }
-    }
-  }
 
   __device__ __forceinline__ void fill() {
 #pragma unroll
@@ -109,15 +64,60 @@ struct KeepBits {
     }
   }
 
-  // All 64 bits of a row, of which each lane of a quad has sixteen.
-  __device__ __forceinline__ u64 row(int f, int r, int lane) const {
-    u64 bits = 0;
+  // Bits 0 and 16: whether the rows g and g + 8 of fragment f keep a key, which a lane of the quad
+  // knows.
+  __device__ __forceinline__ u32 of(int f, int key, int lane) const {
+    const u32 all = __shfl_sync(0xffffffffu, word[f], (lane & ~3) | (key >> 1 & 3));
+    return all >> (2 * (key >> 3) + (key & 1));
+  }
+};
+
+// Where in a bitmap a thread's bits are. Packed heads: the bitmap is that of a mask's tile, and a
+// row of the query tile has the bits of its query.
+template <int kFragments, bool kPacked>
+class BitsAt {
+  int at[kPacked ? 2 * kFragments : 1];
+
+ public:
+  // Of a warp whose rows begin at `row` of the query tile.
+  template <class Params, class Work>
+  __device__ __forceinline__ BitsAt(const Params& p, const Work& work, int row, int lane) {
+    if constexpr (!kPacked) {
+      at[0] = (work.row0 % p.mask_rows + row) * 2 + lane;
+    } else {
 #pragma unroll
-    for (int j = 0; j < 8; ++j)
-      bits |= static_cast<u64>(word[f] >> (16 * r + 2 * j) & 3) << (8 * j);
-    bits <<= 2 * (lane & 3);
-    bits |= __shfl_xor_sync(0xffffffffu, bits, 1);
-    return bits | __shfl_xor_sync(0xffffffffu, bits, 2);
+      for (int i = 0; i < 2 * kFragments; ++i) {
+        // Rows beyond the last are never stored.
+        const int query = min(work.query(p, work.row0 + row + 8 * i + (lane >> 2)), p.seq_q - 1);
+        // Twice the place of the word, and which half of it.
+        at[i] = 2 * (query / 16 * 32 + query % 8 * 4 + (lane & 3)) + (query >> 3 & 1);
+      }
+    }
+  }
+
+  // Those of a tile, all of a full one.
+  template <class Params>
+  __device__ __forceinline__ KeepBits<kFragments> operator()(const Params& p,
+                                                             const KeyTile& tile) const {
+    KeepBits<kFragments> bits;
+    bits.fill();
+    if (tile.bitmap_id < 0) return bits;
+    const u32* map = p.bitmaps + tile.bitmap_id * (2ll * p.mask_rows);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      if constexpr (!kPacked) {
+        bits.word[f] = map[at[0] + 32 * f];
+      } else {
+        u32 half[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int where = at[2 * f + r];
+          half[r] = map[where >> 1] >> (where & 1) * 16 & 0xffff;
+        }
+        bits.word[f] = half[0] | half[1] << 16;
+      }
+    }
+    return bits;
   }
 };
 

@@ -21,6 +21,7 @@ __device__ __forceinline__ int slices_of(const Params& p, int tiles) {
 
 template <class Params, class Shape, bool kPacked>
 struct Work {
+  static constexpr int kRows = Shape::kRows;
   i64 batch;
   int head;  // the first one, of packed heads
   int slot;
@@ -39,7 +40,7 @@ struct Work {
       row_tile = p.order[mask * p.row_tiles + slot / ratio];
       tile = row_tile * ratio + slot % ratio;
     }
-    row0 = tile * Shape::kRows;
+    row0 = tile * kRows;
     kv_length = p.kv_lengths ? max(0, min(p.seq_k, p.kv_lengths[batch])) : p.seq_k;
     const i64 row = mask * (p.row_tiles + 1) + row_tile;
     begin = p.row_ptr ? p.row_ptr[row] : 0;
@@ -50,16 +51,19 @@ struct Work {
   // That of a CTA.
   __device__ static __forceinline__ Work of(const Params& p, u32 block) {
     const int items = p.slots + p.long_slots * (p.splits - 1);
-    const int groups = p.heads / p.pack;
-    const int item = block % items;
+    const int groups = kPacked ? p.heads / p.pack : p.heads;
+    const u32 tile = block / items;
+    const int item = block - tile * items, batch = tile / groups, group = tile - batch * groups;
     const bool cut = item < p.long_slots * p.splits;
     const int slot = cut ? item / p.splits : item - p.long_slots * (p.splits - 1);
-    Work work(p, block / items / groups, block / items % groups, slot);
-    work.split = cut ? item % p.splits : 0;
-    const i64 tiles = work.end - work.begin;
-    const int first = work.begin;
-    work.begin = first + static_cast<int>(tiles * work.split / work.slices);
-    work.end = first + static_cast<int>(tiles * (work.split + 1) / work.slices);
+    Work work(p, batch, group, slot);
+    if (cut) work.split = item % p.splits;
+    if (work.slices > 1) {
+      const i64 tiles = work.end - work.begin;
+      const int first = work.begin;
+      work.begin = first + static_cast<int>(tiles * work.split / work.slices);
+      work.end = first + static_cast<int>(tiles * (work.split + 1) / work.slices);
+    }
     return work;
   }
 

@@ -21,4 +21,10 @@ __device__ __forceinline__ i64 opaque(i64 x) {
   return x;
 }
 
+template <typename T>
+__device__ __forceinline__ T* opaque(T* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
 }  // namespace stof::ptx

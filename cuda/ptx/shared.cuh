@@ -15,6 +15,12 @@ __device__ __forceinline__ u32 load_shared_4(u32 address) {
   return r;
 }
 
+__device__ __forceinline__ float load_shared_f32(u32 address) {
+  float r;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(r) : "r"(address) : "memory");
+  return r;
+}
+
 __device__ __forceinline__ uint2 load_shared_8(u32 address) {
   uint2 r;
   asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(address) : "memory");
@@ -36,6 +42,10 @@ __device__ __forceinline__ void store_shared_2(u32 address, u16 x) {
 
 __device__ __forceinline__ void store_shared_4(u32 address, u32 v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_4(u32 address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
 __device__ __forceinline__ void store_shared_16(u32 address, uint4 v) {

@@ -26,8 +26,8 @@ _TYPES = {"float16": "stof::f16", "bfloat16": "stof::bf16", "float32": "float"}
 KEYS = 64
 """Keys of a tile."""
 
-TIGHT_NVRTC = (12, 8)
-"""The oldest NVRTC release that finds registers for 32 rows a warp of head dim 128."""
+TIGHT_NVRTC = (12, 9)
+"""The oldest NVRTC release that finds registers for all kernels."""
 
 PARTIAL_STATS = 2
 """Floats of a row's partial result beside its outputs."""
@@ -43,10 +43,12 @@ class Shape:
     warp_rows : int
         Query rows of a warp, 16 or 32.
     stages : int
-        Pairs of a K and a V tile in shared memory.
+        Pairs of a K and a V tile in shared memory, 1 or 2.
     q_in_registers : bool
     min_blocks : int
         CTAs that are to fit an SM: the registers of a thread are limited to that.
+    groups : int
+        Groups of `warps` warps that share the key tiles of the same rows.
     """
 
     warps: int
@@ -54,6 +56,7 @@ class Shape:
     stages: int
     q_in_registers: bool
     min_blocks: int
+    groups: int = 1
 
     @property
     def rows(self) -> int:
@@ -63,35 +66,46 @@ class Shape:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return 32 * self.warps
+        return 32 * self.warps * self.groups
+
+    @property
+    def registers(self) -> int:
+        """How many a thread can have."""
+        return min(65536 // (self.threads * self.min_blocks) // 8 * 8, 255)
 
     @property
     def name(self) -> str:
-        """For kernel names, e.g. ``"4x32s2q1b3"``."""
+        """For kernel names, e.g. ``"4x32s2q1b2"``."""
         q = int(self.q_in_registers)
-        return f"{self.warps}x{self.warp_rows}s{self.stages}q{q}b{self.min_blocks}"
+        groups = f"g{self.groups}" if self.groups > 1 else ""
+        return f"{self.warps}x{self.warp_rows}s{self.stages}q{q}b{self.min_blocks}{groups}"
 
-    def smem_bytes(self, head_dim: int, packed: bool = False) -> int:
-        """Return the shared memory of a CTA; `packed` as in :func:`attention_sm80`."""
+    def smem_bytes(self, head_dim: int) -> int:
+        """Return the shared memory of a CTA."""
         in_stage = self.q_in_registers and self.stages > 1 and self.rows <= 2 * KEYS
         rows = (0 if in_stage else self.rows) + 2 * self.stages * KEYS
-        bits = (64 if packed else self.rows) * KEYS // 8
-        return rows * head_dim * 2 + 192 + self.stages * bits
+        return self.groups * rows * head_dim * 2 + 64
 
     def cuda(self) -> str:
         """Return the C++ type."""
         q = str(self.q_in_registers).lower()
         numbers = f"{self.warps}, {self.warp_rows}, {self.stages}, {q}"
-        return f"stof::attention::Shape<{numbers}, {self.min_blocks}>"
+        return f"stof::attention::Shape<{numbers}, {self.min_blocks}, {self.groups}>"
 
+
+_SMALL = (Shape(4, 16, 2, True, 4), Shape(4, 16, 2, True, 2))
+_SHARED = Shape(4, 16, 2, True, 1, groups=3)
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
-    32: (Shape(4, 32, 2, True, 3), Shape(2, 32, 2, True, 6), Shape(4, 16, 2, True, 2)),
-    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), Shape(4, 16, 2, True, 2)),
-    96: (Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
+    32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, _SHARED),
+    64: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, _SHARED),
+    96: (
+        *(Shape(4, 32, 2, False, 2), Shape(2, 32, 2, False, 3), Shape(4, 16, 2, False, 2)),
+        Shape(4, 16, 2, False, 1, groups=2),
+    ),
     128: (
-        *(Shape(4, 32, 2, False, 2), Shape(4, 32, 1, False, 2)),
-        *(Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 2)),
+        *(Shape(4, 32, 1, False, 2), Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 3)),
+        *(Shape(4, 16, 1, False, 2), Shape(4, 16, 1, False, 1, groups=2)),
     ),
     192: (Shape(4, 16, 1, False, 2),),
     256: (Shape(4, 16, 1, False, 2),),
@@ -189,14 +203,15 @@ def attention_sm80(
     t = _SHORT[dtype]
     suffix = f"{scores.name}{'_packed' if packed else ''}"
     arguments = f"stof::{t}, {head_dim}, {shape.cuda()}, {scores.cuda()}, {str(packed).lower()}"
-    tight = head_dim == 128 and shape.warp_rows == 32
+    # Of 128 registers a thread, or with two fragments a warp.
+    tight = shape.registers <= 128 if head_dim == 64 else shape.warp_rows == 32 and head_dim == 128
     return KernelSpec(
         name=f"attention_sm80_{t}_d{head_dim}_{shape.name}{suffix}",
         header="attention/sm80.cuh",
         type=f"stof::attention::Sm80<{arguments}>",
         params=_PARAMS,
         threads=shape.threads,
-        smem_bytes=shape.smem_bytes(head_dim, packed),
+        smem_bytes=shape.smem_bytes(head_dim),
         # For sm_100 and newer the compiler finds no registers for these.
         arch="80-90" if tight else "80+",
         nvrtc=TIGHT_NVRTC if tight else (0, 0),

@@ -216,7 +216,7 @@ class Schedule:
     @cached_property
     def lengths(self) -> Int64s:
         """Key tiles of each place in `order`; of several masks, of the one that lists most."""
-        lengths = np.diff(self.row_ptr, axis=-1).reshape(-1, self.order.shape[-1])
+        lengths = np.atleast_2d(np.diff(self.row_ptr, axis=-1))
         longest: Int64s = -np.sort(-lengths.astype(np.int64), axis=-1).min(axis=0, initial=0)
         return longest
 

@@ -11,7 +11,7 @@ from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.keylists import KeyLists
 from stof_cupy.masks.schedule import Layout, Schedule, ScheduleStats
 from stof_cupy.masks.statistics import RowStats, row_stats, tile_stats
-from stof_cupy.masks.tiles import Tiles
+from stof_cupy.masks.tiles import Int64s, Tiles
 
 __all__ = ["Scheduled"]
 
@@ -90,13 +90,27 @@ class Scheduled:
         >>> masks.causal(1000).tobsr().tile_stats((128, 64)).visited
         72
         """
+        return self._tile_stats(tile)[0]
+
+    def tile_lengths(self, tile: tuple[int, int] = (TILE, TILE)) -> Int64s:
+        """Return ``schedule(tile).lengths``, as `tile_stats`: key tiles of query tiles, sorted.
+
+        Examples
+        --------
+        >>> from stof_cupy import masks
+        >>> masks.causal(300).tobsr().tile_lengths()
+        array([5, 4, 3, 2, 1])
+        """
+        return self._tile_stats(tile)[1]
+
+    def _tile_stats(self, tile: tuple[int, int]) -> tuple[ScheduleStats, Int64s]:
         if tile[0] % TILE or tile[1] % TILE:
-            return self.schedule(tile).stats
-        key = "tile_stats", *tile
-        stats: ScheduleStats = self._kept(
-            key, lambda masks, mask_of: tile_stats(masks, mask_of, tile)
+            schedule = self.schedule(tile)
+            return schedule.stats, schedule.lengths
+        found: tuple[ScheduleStats, Int64s] = self._kept(
+            ("tile_stats", *tile), lambda masks, mask_of: tile_stats(masks, mask_of, tile)
         )
-        return stats
+        return found
 
     def _kept(self, key: Any, make: Callable[[Sequence[Tiles], Any], Any]) -> Any:
         found = self._schedules.get(key)

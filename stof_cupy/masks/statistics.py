@@ -51,18 +51,24 @@ def row_stats(masks: Sequence[Tiles], mask_of: Any) -> RowStats:
     return RowStats(kept, longest, long_rows, long_kept)
 
 
-def tile_stats(masks: Sequence[Tiles], mask_of: Any, tile: tuple[int, int]) -> ScheduleStats:
-    """Return the statistics of a schedule whose tiles' sides are multiples of 64."""
+def tile_stats(
+    masks: Sequence[Tiles], mask_of: Any, tile: tuple[int, int]
+) -> tuple[ScheduleStats, Int64s]:
+    """Return `Schedule.stats` and `Schedule.lengths`; a tile's sides are multiples of 64."""
     times = np.bincount(np.ravel(mask_of), minlength=len(masks)).tolist()
-    kept = visited = part = longest = 0
+    kept = visited = part = 0
+    longest = np.zeros(-(-masks[0].shape[0] // tile[0]), np.int64)
     for each, count in zip(masks, times, strict=True):
         rows, full = _merged(each, tile)
         kept += count * each.nnz
         visited += count * len(rows)
         part += count * int(len(full) - full.sum())
-        longest = max(longest, int(np.bincount(rows).max(initial=0)))
+        lengths = np.bincount(rows, minlength=len(longest))
+        longest = np.maximum(longest, -np.sort(-lengths))
     waste = 1 - kept / (visited * tile[0] * tile[1]) if visited else 0.0
-    return ScheduleStats(kept, visited, part, waste, longest)
+    stats = ScheduleStats(kept, visited, part, waste, int(longest.max(initial=0)))
+    longest.setflags(write=False)
+    return stats, longest
 
 
 def _merged(tiles: Tiles, tile: tuple[int, int]) -> tuple[Int64s, Any]:
@@ -70,6 +76,8 @@ def _merged(tiles: Tiles, tile: tuple[int, int]) -> tuple[Int64s, Any]:
     down, across = tile[0] // TILE, tile[1] // TILE
     rows, cols = grid(tiles.shape)
     row, col = np.divmod(tiles.keys, max(cols, 1))
+    if down == across == 1:
+        return row, tiles.bitmap_id == FULL
     wide = -(-cols // across)
     larger, where = np.unique(row // down * wide + col // across, return_inverse=True)
     full = np.bincount(where, weights=tiles.bitmap_id == FULL, minlength=len(larger))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.ops._arrays import Array
 from stof_cupy.ops.attention_args import Scores, validate
+from stof_cupy.ops.attention_fields import Args
+from stof_cupy.ops.attention_model import Select, check_select
 from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["attend", "attention"]
@@ -25,6 +28,8 @@ def attention(
     kv_lengths: Array | None = None,
     return_lse: bool = False,
     out: Array | None = None,
+    select: Select = "model",
+    explain: bool = False,
 ) -> Any:
     """Compute masked scaled dot-product attention, skipping the tiles that the mask leaves empty.
 
@@ -69,6 +74,12 @@ def attention(
     out : ndarray, optional
         Where to write the result: its shape and dtype, contiguous last axis, no overlap with the
         inputs.
+    select : {"model", "stof-eq1", "stof-eq1-64"}
+        What chooses among the kernels for a GPU: a model of their times, fitted to the GPU by
+        ``stof-cupy calibrate`` or else to an H100; or the paper's Eq. 1, with 16x16 blocks as
+        printed or 64x64 ones, for row-wise or block-wise, and the model among those.
+    explain : bool
+        Compute nothing and return what the kernels are predicted to take; for CuPy arrays.
 
     Returns
     -------
@@ -77,6 +88,9 @@ def attention(
         order of `q`'s.
     lse : ndarray
         Shape ``(batch, heads, seq_q)``, float32; with ``return_lse=True`` only.
+    estimates : tuple of Estimate
+        With ``explain=True``, in place of these: for each kernel, tile and split that can run this
+        its name, ``us`` and what binds it, in the order of preference; the first is what runs.
 
     Raises
     ------
@@ -99,9 +113,25 @@ def attention(
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 100, 16), np.float32)
     >>> attention(q, k, v, masks.sliding_window(100, window=8)).shape
     (1, 2, 100, 16)
+
+    What an H100 would run, from a machine without a GPU:
+
+    >>> from stof_cupy.jit.device import DeviceFacts
+    >>> from stof_cupy.ops.attention_args import Problem
+    >>> from stof_cupy.ops.attention_demand import Case
+    >>> from stof_cupy.ops.attention_model import explain
+    >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
+    ...                    1980000, 80 << 30, 2048, 2619000, 5120)
+    >>> some = np.random.default_rng(0).random((1024, 1024)) < 0.001
+    >>> problem = Problem("float16", 1, 12, 12, 1024, 1024, 64, 64)
+    >>> for mask in (masks.BsrMask(some), masks.causal(1024).tobsr()):
+    ...     print(explain(Case(problem, mask, h100))[0].candidate.kernel)
+    rowwise
+    blockwise
     """
     scores = Scores(scale=scale, softcap=softcap, bias=bias, alibi=alibi, sinks=sinks)
-    return attend(q, k, v, mask, scores, kv_lengths=kv_lengths, return_lse=return_lse, out=out)
+    how: Any = {"kv_lengths": kv_lengths, "return_lse": return_lse, "out": out}
+    return attend(q, k, v, mask, scores, **how, select=select, explain=explain)
 
 
 def attend(
@@ -114,16 +144,25 @@ def attend(
     kv_lengths: Array | None,
     return_lse: bool,
     out: Array | None,
+    select: Select = "model",
+    explain: bool = False,
 ) -> Any:
     """Validate, choose and run: what `attention` and `attention_varlen` have in common."""
+    check_select(select)
     where, problem, bsr, scores = validate(q, k, v, mask, scores, kv_lengths, out)
     if where == "numpy":
         from stof_cupy.ops import cpu_attention
 
+        if explain:
+            hint = "stof_cupy.ops.attention_model.explain needs no arrays"
+            raise ArgumentError(mismatch("explain", "NumPy arrays", "CuPy arrays", hint))
         host: Any = bsr  # NumPy arrays with a mask on a device have been refused
         return cpu_attention.attention(
             q, k, v, host, scores, kv_lengths=kv_lengths, return_lse=return_lse, out=out
         )
-    from stof_cupy.ops.attention_cuda import run
+    from stof_cupy.ops import attention_cuda
 
-    return run(problem, q, k, v, bsr, scores, kv_lengths, return_lse, out)
+    args = Args(problem, q, k, v, out, None, bsr, scores, kv_lengths)
+    if explain:
+        return attention_cuda.estimates(args, select)
+    return attention_cuda.run(args, return_lse, select=select)

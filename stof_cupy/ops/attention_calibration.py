@@ -14,23 +14,32 @@ from pathlib import Path
 import numpy as np
 
 from stof_cupy import env
+from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks import BsrMask, causal, sliding_window
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops.attention_args import Problem
-from stof_cupy.ops.attention_candidates import Candidate, Kernels, candidates
+from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_constants import NAMES, Constants
-from stof_cupy.ops.attention_demand import Demand
-from stof_cupy.ops.attention_model import predict
+from stof_cupy.ops.attention_demand import Case
+from stof_cupy.ops.attention_model import explain
+from stof_cupy.ops.attention_times import time_of
 
-__all__ = ["Probe", "Timer", "calibrate", "calibrated", "fit", "path_of", "probes"]
+__all__ = [
+    "Timer",
+    "calibrate",
+    "calibrate_device",
+    "calibrated",
+    "fit",
+    "off",
+    "path_of",
+    "probes",
+]
 
-Probe = tuple[Candidate, Problem, "AnyMask | None"]
+Timer = Callable[[Candidate, Case], float]
+"""Returns microseconds on the GPU of one candidate, such as `attention_timing.timer`."""
 
-Timer = Callable[[Candidate, Problem, "AnyMask | None"], float]
-"""Returns microseconds on the GPU of one candidate: a median over launches."""
-
-_VERSION = 1
+_VERSION = 2
 """Of the model: constants that another one was fitted with do not count."""
 
 _FITTED = tuple(name for name in NAMES if name != "clock")  # which every rate has a share of
@@ -51,15 +60,14 @@ def path_of(facts: DeviceFacts) -> Path:
     return env.cache_dir("calibration", f"attention-{name}-driver-{facts.driver}.json")
 
 
-def calibrated(facts: DeviceFacts) -> Constants:
-    """Return the constants that were fitted to a GPU, or the defaults; measures nothing."""
-    return _read(path_of(facts))
-
-
 @lru_cache(maxsize=16)
-def _read(path: Path) -> Constants:
+def calibrated(facts: DeviceFacts) -> Constants:
+    """Return the constants that were fitted to a GPU, or the defaults; measures nothing.
+
+    The file is read once a process.
+    """
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path_of(facts).read_text(encoding="utf-8"))
         values = {name: float(stored["constants"][name]) for name in NAMES}
     except (OSError, ValueError, KeyError, TypeError):  # none, or not what `calibrate` writes
         return Constants()
@@ -69,9 +77,7 @@ def _read(path: Path) -> Constants:
     return Constants(**values) if usable else Constants()
 
 
-def calibrate(
-    facts: DeviceFacts, timer: Timer, kernels: Kernels | None = None, *, again: bool = False
-) -> Constants:
+def calibrate(facts: DeviceFacts, timer: Timer, *, again: bool = False) -> Constants:
     """Return the constants of a GPU, measuring and keeping them if that was not done before.
 
     Parameters
@@ -79,34 +85,60 @@ def calibrate(
     facts : DeviceFacts
     timer : callable
         See `Timer`; asked once for each of `probes`.
-    kernels : Kernels, optional
-        Which there are.
     again : bool
         Measure even if there is a file.
     """
     path = path_of(facts)
     if path.exists() and not again:
         return calibrated(facts)
-    measured = [(probe, timer(*probe)) for probe in probes(facts, kernels or Kernels())]
-    constants = fit(facts, measured)
+    measured = [(candidate, case, timer(candidate, case)) for candidate, case in probes(facts)]
+    constants = fit(measured)
     record = {
         "version": _VERSION,
         "gpu": facts.name,
         "driver": facts.driver,
         "constants": asdict(constants),
         "probes": [
-            {"candidate": repr(c), "problem": repr(p), "us": us} for (c, p, _), us in measured
+            {"candidate": candidate.name, "problem": repr(case.problem), "us": us}
+            for candidate, case, us in measured
         ],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(f".{os.getpid()}.tmp")
     aside.write_text(json.dumps(record, indent=1), encoding="utf-8")
     aside.replace(path)  # whole or not at all, whoever else writes
-    _read.cache_clear()
+    calibrated.cache_clear()
     return constants
 
 
-def probes(facts: DeviceFacts, kernels: Kernels) -> list[Probe]:
+def calibrate_device(number: int | None = None, *, again: bool = False) -> Constants:
+    """Return the constants of a GPU of this machine, measuring as `calibrate` does.
+
+    Takes about a minute; nothing else should run on the GPU, and no stream be captured.
+
+    Parameters
+    ----------
+    number : int, optional
+        Of the device; default: CuPy's current one.
+    again : bool
+        Measure even if there is a file.
+
+    Raises
+    ------
+    DeviceError, MissingDependencyError
+        If there is no such device, or no CuPy.
+    """
+    number = device.current() if number is None else number
+    facts = device.facts(number)
+    import cupy
+
+    from stof_cupy.ops.attention_timing import timer
+
+    with cupy.cuda.Device(number):
+        return calibrate(facts, timer, again=again)
+
+
+def probes(facts: DeviceFacts) -> list[tuple[Candidate, Case]]:
     """Return what to measure: few cases, each bound by something else, by several candidates."""
     draw = np.random.default_rng(0)
 
@@ -116,52 +148,58 @@ def probes(facts: DeviceFacts, kernels: Kernels) -> list[Probe]:
     def of(batch: int, heads: int, seq: int, dim: int, queries: int = 0) -> Problem:
         return Problem("float16", batch, heads, heads, queries or seq, seq, dim, dim)
 
+    near, past = sliding_window(2048, window=256).tobsr(), causal(4096).tobsr()
     cases: list[tuple[Problem, AnyMask | None]] = [
         (of(1, 1, 64, 64), None),
         (of(1, 12, 512, 64), None),
         (of(4, 12, 2048, 64), None),
-        (of(2, 16, 4096, 128), causal(4096).tobsr()),
-        (of(4, 12, 2048, 64), sliding_window(2048, window=256).tobsr()),
+        (of(2, 16, 4096, 128), None),
+        (of(2, 16, 4096, 128), past),
+        (of(1, 12, 4096, 64), past),
+        (of(4, 12, 2048, 64), near),
+        (of(1, 16, 2048, 128), near),
         (of(1, 32, 8192, 128, queries=16), None),
         (of(1, 12, 1024, 64), random(1024, 0.001)),
         (of(1, 12, 4096, 64), random(4096, 0.001)),
         (of(1, 12, 4096, 64), random(4096, 0.02)),
+        (of(1, 16, 2048, 128), random(2048, 0.01)),
     ]
-    found: list[Probe] = []
+    found: list[tuple[Candidate, Case]] = []
     for problem, mask in cases:
-        demand, best = Demand(problem, mask), Constants()
-        every = [
-            (predict(c, demand, facts, best).us, c)
-            for c in candidates(problem, mask, facts, kernels)
-        ]
-        least = min(us for us, _ in every)
-        found += [(c, problem, mask) for us, c in every if us <= 3 * least]
+        case = Case(problem, mask, facts)
+        every = explain(case)
+        near_best = [each.candidate for each in every if each.us <= 3 * every[0].us]
+        found += [(candidate, case) for candidate in near_best[:: max(len(near_best) // 8, 1)]]
     return found
 
 
-def fit(facts: DeviceFacts, measured: Iterable[tuple[Probe, float]]) -> Constants:
+def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
     """Return the constants under which the model is nearest to what was measured.
 
     Least squares of the logarithms, one constant at a time; one that nothing measured depends on
     stays at its default.
     """
-    times = [(c, Demand(p, m), math.log(us)) for (c, p, m), us in measured]
-    default = Constants()
-
-    def off(constants: Constants) -> float:
-        errors = (math.log(predict(c, d, facts, constants).us) - us for c, d, us in times)
-        return sum(e * e for e in errors) + _LOYALTY * sum(
-            math.log(getattr(constants, name) / getattr(default, name)) ** 2 for name in _FITTED
-        )
-
-    best, least = default, off(default)
+    times = list(measured)
+    best, least = Constants(), off(Constants(), times)
     for step in _STEPS:
         improved = True
         while improved:
             improved = False
             for name, factor in [(n, f) for n in _FITTED for f in (step, 1 / step)]:
                 trial = best.scaled(name, factor)
-                error = off(trial)
+                error = off(trial, times)
                 if error < least - 1e-9:
                     best, least, improved = trial, error, True
     return best
+
+
+def off(constants: Constants, measured: Iterable[tuple[Candidate, Case, float]]) -> float:
+    """Return what `fit` makes least: the squares of logarithms that the model is off by.
+
+    A little is added for how far the constants are from the defaults.
+    """
+    default = Constants()
+    errors = (math.log(time_of(c, case, constants).us / us) for c, case, us in measured)
+    return sum(e * e for e in errors) + _LOYALTY * sum(
+        math.log(getattr(constants, name) / getattr(default, name)) ** 2 for name in _FITTED
+    )

@@ -1,17 +1,20 @@
-"""How attention runs on CUDA: the shape of a CTA, and how long lists are cut into slices."""
+"""Block-wise attention on CUDA: the shape of a CTA, and how long lists are cut into slices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.attention_kernels import (
     FEW_ROWS,
     KEYS,
+    PARTIAL_STATS,
     PLAIN,
     SHAPES,
     ScoreKind,
@@ -21,16 +24,21 @@ from stof_cupy.jit.attention_kernels import (
 )
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks.schedule import Schedule
-from stof_cupy.masks.stacking import AnyMask
+from stof_cupy.masks.device.built import BuiltMask
 from stof_cupy.ops.attention_args import Problem
+from stof_cupy.ops.attention_demand import Case
 
-__all__ = ["Config", "choose", "cut", "legal"]
+__all__ = ["Config", "configs", "kind_for", "legal", "slices"]
 
 _MASK_ROWS = 64  # of a tile of the smallest schedule that is built on the GPU
+_MOST_MASK_ROWS = 256
 _RESERVED = 1024  # bytes of shared memory that every CTA takes beside its own
-_SLICE = 8  # key tiles; shorter slices cost more in adding up than they save
 _MOST_SLICES = 128
+_MOST_PARTIAL = 256 << 20  # bytes of partial results
+_ALL_REGISTERS = 256  # threads of an SM of which each can have as many as there are for one
+_FEW_TERMS = 128  # head dims above leave registers for one term beside the products
+_WAVES = (1, 2, 4)  # slices are tried that fill the GPU so many times
+_SIZES = (2, 4, 8, 16, 32, 64, 128)  # key tiles of slices that are tried
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,19 @@ class Config:
     splits: int = 1
     slice: int = 1
 
+    kernel: ClassVar[str] = "blockwise"
+
+    @property
+    def name(self) -> str:
+        """What tells it from others for the same case, e.g. ``"4x32s2q1b2 / 8"``."""
+        packed = f" p{self.pack}" if self.pack > 1 else ""
+        return f"{self.shape.name}{packed}" + (f" / {self.slice}" if self.long_slots else "")
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of the mask's tiles."""
+        return self.mask_rows, getattr(self.shape, "keys", KEYS)
+
     def spec(self, problem: Problem) -> KernelSpec:
         """Return the kernel for `problem`."""
         packed = self.pack > 1
@@ -80,137 +101,133 @@ class Config:
         """Return how many heads have query tiles of their own, over the batch."""
         return problem.batch * problem.heads // self.pack
 
+    def items(self, problem: Problem) -> int:
+        """Return the CTAs of a head."""
+        return self.slots(problem) + self.long_slots * (self.splits - 1)
 
-def legal(shape: Shape, head_dim: int, facts: DeviceFacts, packed: bool = False) -> bool:
-    """Whether a CTA of `shape` has the shared memory that it needs on a GPU."""
-    return shape.smem_bytes(head_dim, packed) <= facts.smem_per_block_optin
+    def partial_floats(self, problem: Problem) -> int:
+        """Return the size of all partial results."""
+        row = self.head_dim + PARTIAL_STATS
+        return self.long_slots * self.splits * self.heads(problem) * self.shape.rows * row
+
+    def resident(self, facts: DeviceFacts) -> int:
+        """Return how many CTAs an SM runs at a time."""
+        smem = self.shape.smem_bytes(self.head_dim) + _RESERVED
+        fit = min(facts.smem_per_sm // smem, facts.threads_per_sm // self.shape.threads)
+        return max(1, min(self.shape.min_blocks, fit))
+
+    def of_slots(self, rows: NDArray[Any], problem: Problem) -> NDArray[Any]:
+        """Return for each slot that has rows what is given for each row of the mask's tiles."""
+        slots = -(-problem.seq_q * self.pack // self.shape.rows)
+        return rows.repeat(slots if self.pack > 1 else self.mask_rows // self.shape.rows)[:slots]
 
 
-def choose(
-    problem: Problem,
-    scores: ScoreKind,
-    mask: AnyMask | None,
-    facts: DeviceFacts,
-    old_compiler: bool = False,
-) -> Config:
-    """Return the config for a problem on a GPU; depends on nothing that only the GPU knows.
+def slices(config: Config, lengths: NDArray[Any]) -> NDArray[Any]:
+    """Return into how many slices lists of so many tiles are cut; ``slices_of`` in ``work.cuh``."""
+    cut = np.minimum(-(-lengths // config.slice), config.splits)
+    return np.where(lengths <= config.slice + config.slice // 2, 1, cut).astype(np.int64)
 
-    Parameters
-    ----------
-    problem, scores, mask, facts
-        What is to be computed, and where.
-    old_compiler : bool
-        NVRTC before 12.8 spills registers where a warp has 32 rows of head dim 128; for sm_100
-        and newer all do.
+
+def _two_terms(kind: ScoreKind) -> bool:
+    return kind.alibi and (kind.bias is not None or kind.distances)
+
+
+def kind_for(case: Case) -> ScoreKind:
+    """Return the scores that the kernel makes: of two terms it may need their sum as one."""
+    kind, problem = case.scores, case.problem
+    if _two_terms(kind) and max(problem.dim_qk, problem.dim_v) > _FEW_TERMS:
+        return replace(kind, bias="float32", alibi=False, distances=False)
+    return kind
+
+
+def legal(config: Config, case: Case) -> str:
+    """Say why the kernel cannot run a case; empty if it can."""
+    p, facts, shape, packed = case.problem, case.facts, config.shape, config.pack > 1
+    smem = shape.smem_bytes(config.head_dim)
+    spec = config.spec(p)
+    if max(p.dim_qk, p.dim_v) > config.head_dim:
+        return f"head dims {p.dim_qk} and {p.dim_v}: at most {config.head_dim}"
+    if smem > facts.smem_per_block_optin:
+        return f"{smem} bytes of shared memory: {facts.name} has {facts.smem_per_block_optin}"
+    if not spec.supports(facts.arch) or case.nvrtc < spec.nvrtc:
+        return f"{shape.name} in head dim {config.head_dim}: more registers than there are"
+    if config.scores != PLAIN and shape.warp_rows != 16:
+        return f"{shape.name}: what modifies scores needs the registers of the other rows"
+    if (packed or config.scores != PLAIN) and shape.threads * shape.min_blocks > _ALL_REGISTERS:
+        return f"{shape.name}: packed heads and what modifies scores need more registers"
+    if _two_terms(config.scores) and shape.q_in_registers and config.head_dim >= _FEW_TERMS:
+        return f"{shape.name}: two terms need the registers of the queries"
+    if packed and not _packs(config, case):
+        return f"{config.pack} heads in a tile: not of one mask, or of more than {_MASK_ROWS} rows"
+    if not packed and config.mask_rows % shape.rows:
+        return f"mask tiles of {config.mask_rows} rows: a multiple of {shape.rows}"
+    if isinstance(case.mask, BuiltMask) and any(side % _MASK_ROWS for side in config.tile):
+        return f"tiles of {config.tile}: multiples of 64 of a mask that was built on the GPU"
+    if config.long_slots > config.slots(p) or config.splits > _MOST_SLICES:
+        return f"{config.long_slots} lists in {config.splits} slices: there are not so many"
+    if config.partial_floats(p) * 4 > _MOST_PARTIAL:
+        return f"{config.partial_floats(p)} partial results: more than {_MOST_PARTIAL} bytes"
+    if config.items(p) * config.heads(p) >= 2**31:
+        return f"2^31 tiles of {shape.rows} queries"
+    if max(p.seq_q, p.seq_k) > 2**31 - 128:
+        return "more than 2^31 - 128 queries or keys"
+    return ""
+
+
+def _packs(config: Config, case: Case) -> bool:
+    """Whether heads can lie in one tile: few queries, whose heads share keys and mask."""
+    p = case.problem
+    lead: tuple[int, ...] = getattr(case.mask, "lead", ())  # a BsrMask has none
+    group = p.heads // p.kv_heads
+    fits = p.seq_q <= config.mask_rows == _MASK_ROWS
+    return fits and lead[-1:] in ((), (1,)) and group % config.pack == 0
+
+
+def configs(case: Case) -> Iterator[Config]:
+    """Yield the legal configurations: every shape, heads packed or not, and slices of many sizes.
 
     Raises
     ------
     UnsupportedError
-        If the head dim is beyond the kernels', or the problem beyond their indices.
+        If the head dim is beyond the kernels'.
     """
-    if mask is None:
-        return _unmasked(problem, scores, facts, old_compiler)
-    return _chosen(problem, scores, mask, facts, old_compiler)
+    p = case.problem
+    head_dim = catalogue.head_dim_class(max(p.dim_qk, p.dim_v))
+    kind = kind_for(case)
+    for pack in dict.fromkeys((1, p.heads // p.kv_heads)):
+        shapes = (*SHAPES[head_dim], FEW_ROWS[head_dim])
+        if pack > 1 or kind != PLAIN:
+            shapes = tuple(_roomy(shape) for shape in shapes)
+        for shape in dict.fromkeys(shapes):
+            rows = math.lcm(shape.rows, _MASK_ROWS)
+            if pack > 1:
+                rows = _MASK_ROWS
+            elif case.mask is None or rows > _MOST_MASK_ROWS:
+                rows = shape.rows
+            config = Config(head_dim, shape, kind, pack, rows)
+            if legal(config, case):
+                continue
+            yield config
+            yield from (each for each in _cut(config, case) if not legal(each, case))
 
 
-@lru_cache(maxsize=1024)
-def _unmasked(
-    problem: Problem, scores: ScoreKind, facts: DeviceFacts, old_compiler: bool
-) -> Config:
-    return _chosen(problem, scores, None, facts, old_compiler)
+def _roomy(shape: Shape) -> Shape:
+    """Return a shape whose threads may have all registers: packed heads and terms need them."""
+    return replace(shape, min_blocks=min(shape.min_blocks, max(_ALL_REGISTERS // shape.threads, 1)))
 
 
-def _chosen(
-    problem: Problem,
-    scores: ScoreKind,
-    mask: AnyMask | None,
-    facts: DeviceFacts,
-    old_compiler: bool,
-) -> Config:
-    head_dim = catalogue.head_dim_class(max(problem.dim_qk, problem.dim_v))
-    group = problem.heads // problem.kv_heads
-    pack = 1
-    if group > 1 and problem.seq_q <= _MASK_ROWS and _shared_by_heads(mask, problem):
-        pack = group
-    rows = problem.seq_q * pack
-    shapes = [shape for shape in SHAPES[head_dim] if legal(shape, head_dim, facts, packed=pack > 1)]
-    # What modifies scores needs the registers of the other rows.
-    tight = old_compiler or facts.compute_capability >= (10, 0)
-    if scores != PLAIN or (tight and head_dim == 128):
-        shapes = [shape for shape in shapes if shape.warp_rows == 16]
-    shape = shapes[0]
-    if rows <= 16:
-        shape = FEW_ROWS[head_dim]
-    elif rows <= _MASK_ROWS or not _enough(problem, shape, pack, facts):
-        small = [each for each in shapes if each.rows == _MASK_ROWS]
-        # More warps a tile where even these leave SMs without one.
-        shape = small[0] if _enough(problem, small[0], pack, facts) else small[-1]
-    mask_rows = _MASK_ROWS if pack > 1 else max(shape.rows, _MASK_ROWS)
-    if mask is None and pack == 1:
-        mask_rows = shape.rows
-    config = Config(head_dim, shape, scores, pack, mask_rows)
-    config = cut(config, problem, mask, facts)
-    _check(config, problem)
-    return config
-
-
-def _shared_by_heads(mask: AnyMask | None, problem: Problem) -> bool:
-    """Whether one mask serves all heads."""
-    lead: tuple[int, ...] = getattr(mask, "lead", ())  # a BsrMask has none
-    return lead[-1:] in ((), (1,))
-
-
-def _resident(shape: Shape, head_dim: int, packed: bool, facts: DeviceFacts) -> int:
-    """Return how many CTAs the GPU runs at a time."""
-    fit = facts.smem_per_sm // (shape.smem_bytes(head_dim, packed) + _RESERVED)
-    return facts.sm_count * max(1, min(shape.min_blocks, fit))
-
-
-def _enough(problem: Problem, shape: Shape, pack: int, facts: DeviceFacts) -> bool:
-    """Whether tiles of this many rows give every SM something to do."""
-    tiles = -(-problem.seq_q * pack // shape.rows) * problem.batch * problem.heads // pack
-    return tiles >= 2 * facts.sm_count
-
-
-def cut(config: Config, problem: Problem, mask: AnyMask | None, facts: DeviceFacts) -> Config:
-    """Return the config with long lists in slices, where they would leave the GPU idle."""
-    slots, heads = config.slots(problem), config.heads(problem)
-    ctas = slots * heads
-    if not ctas:
-        return config
-    resident = _resident(config.shape, config.head_dim, config.pack > 1, facts)
-    schedule = None
-    if mask is not None:
-        schedule = mask.schedule((config.mask_rows, KEYS), layout="accumulator")
-        if not isinstance(schedule, Schedule) and ctas >= resident:
-            return config  # of lists that were built on the GPU, nothing is known
-    if isinstance(schedule, Schedule):
-        each = config.mask_rows // config.shape.rows if config.pack == 1 else slots
-        lengths = schedule.lengths.repeat(each)
-        tiles = schedule.stats.visited * slots * heads
-        total = tiles // (schedule.mask_of.size * len(schedule.lengths))
-    else:
-        lengths = np.full(slots, -(-problem.seq_k // KEYS))
-        total = int(lengths.sum()) * heads
-    # Few CTAs: slices fill the GPU once. Many: none takes much longer than its share.
-    share = -(-total // (resident if ctas < resident else 4 * resident))
-    size = max(_SLICE, share)
-    long_slots = int(np.count_nonzero(lengths > size + size // 2))
-    if not long_slots:
-        return config
-    splits = min(_MOST_SLICES, -(-int(lengths.max()) // size))
-    return Config(
-        *(config.head_dim, config.shape, config.scores, config.pack, config.mask_rows),
-        *(long_slots, splits, size),
-    )
-
-
-def _check(config: Config, problem: Problem) -> None:
-    items = config.slots(problem) + config.long_slots * (config.splits - 1)
-    if items * config.heads(problem) >= 2**31:
-        size = (problem.batch, problem.heads, problem.seq_q)
-        expected = f"fewer than 2^31 tiles of {config.shape.rows} queries"
-        raise UnsupportedError(mismatch("(batch, heads, seq_q)", size, expected))
-    if max(problem.seq_q, problem.seq_k) > 2**31 - 128:
-        sizes = (problem.seq_q, problem.seq_k)
-        raise UnsupportedError(mismatch("(seq_q, seq_k)", sizes, "each at most 2^31 - 128"))
+def _cut(config: Config, case: Case) -> Iterator[Config]:
+    """Yield a config with long lists in slices, for each size that cuts any."""
+    p = case.problem
+    tiles = case.demand.tiles(config.tile)
+    most = config.of_slots(tiles.most, p)
+    longest = int(most.max(initial=0))
+    total = float(config.of_slots(tiles.lengths, p).sum()) * config.heads(p)
+    running = case.facts.sm_count * config.resident(case.facts)
+    shares = (math.ceil(total / (waves * running)) for waves in _WAVES)
+    for size in sorted({*_SIZES, *shares}):
+        if size < _SIZES[0] or longest <= size + size // 2 or longest > size * _MOST_SLICES:
+            continue
+        splits = -(-longest // size)
+        long_slots = int(np.count_nonzero(most > size + size // 2))
+        yield replace(config, long_slots=long_slots, splits=splits, slice=size)

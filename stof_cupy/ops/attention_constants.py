@@ -11,52 +11,71 @@ __all__ = ["NAMES", "Constants", "Speeds", "speeds"]
 
 @dataclass(frozen=True)
 class Constants:
-    """Calibrated per GPU; the defaults are estimates, for a GPU that was never measured.
+    """Calibrated per GPU; the defaults are those of an H100.
+
+    ``_us`` are microseconds, ``_clk`` clocks of an SM, the others shares of a peak, 0 to 1.
 
     Attributes
     ----------
     launch_us : float
         From a kernel's start to the first instruction of a block, and from the last one to its end.
     combine_us : float
-        What a second kernel that combines split rows adds, besides the bytes it moves.
+        What a second kernel that adds up slices takes, besides the bytes it moves.
     clock : float
         Share of the peak SM clock that is held under load.
+    l2, scattered, dram : float
+        Bandwidth of the L2 in tiles and in single rows of K and V, and of the memory.
     tensor : float
-        Share of the tensor rate of ``mma.sync`` that a kernel reaches when nothing else binds.
-    issue : float
-        Instructions that a scheduler issues per clock when nothing else binds.
+        Rate of ``mma.sync``.
+    smem : float
+        Bandwidth of an SM's shared memory.
     overlap : float
-        Of the time of what does not bind, the share that is hidden behind what does: 1 is
+        Of the time of what does not bind a tile, the share that is hidden behind what does: 1 is
         ``max(...)``, 0 the sum.
-    sync_clk : float
-        Clocks per tile in which a block that is alone on its SM waits: barriers and latencies.
-    fixed_clk : float
-        Clocks of a block before its first tile and after its last.
-    l2 : float
-        Share of the L2's bandwidth that tiles reach.
-    scattered : float
-        The same, of single rows of K and V.
-    dram : float
-        Share of the memory's bandwidth that is reached.
+    score_clk : float
+        Of an SM, for the softmax of 16 scores.
+    part_clk : float
+        The same, for the mask of 16 scores of a part tile.
+    tile_clk : float
+        That a block waits at each barrier of a tile, if it is alone.
+    block_clk : float
+        From a block's first instruction to its last, without its tiles.
+    busy_clk : float
+        Of these, those in which no other block can use the SM.
+    empty_clk : float
+        Of a block that finds that it has nothing to do.
+    blend : float
+        How sharply the longer of two times decides: ``(a^n + b^n)^(1/n)``.
     row_clk : float
-        Clocks of a warp for a query row without its keys: lists, q, reductions, output.
+        Of a warp for a query row without its keys: lists, q, reductions, output.
     chunk_clk : float
-        Clocks of a warp from one chunk of keys of a row to the next, when it is alone.
+        Of a warp from one chunk of keys of a row to the next, when it is alone.
+    issue : float
+        Row-wise: instructions that a scheduler issues per clock.
+    row_overlap : float
+        As `overlap`, row-wise.
     """
 
-    launch_us: float = 2.5
-    combine_us: float = 2.0
-    clock: float = 0.90
-    tensor: float = 0.80
-    issue: float = 0.75
-    overlap: float = 0.7
-    sync_clk: float = 900.0
-    fixed_clk: float = 3500.0
-    l2: float = 0.90
-    scattered: float = 0.57
-    dram: float = 0.85
-    row_clk: float = 1600.0
-    chunk_clk: float = 900.0
+    launch_us: float = 3.5
+    combine_us: float = 4.3
+    clock: float = 0.9
+    l2: float = 0.61
+    scattered: float = 1.0
+    dram: float = 0.7
+    tensor: float = 0.72
+    smem: float = 0.9
+    overlap: float = 0.97
+    score_clk: float = 1.0
+    part_clk: float = 1.5
+    tile_clk: float = 210.0
+    block_clk: float = 2450.0
+    busy_clk: float = 3450.0
+    empty_clk: float = 800.0
+    blend: float = 4.3
+    row_clk: float = 90.0
+    chunk_clk: float = 1450.0
+    issue: float = 0.61
+    row_overlap: float = 0.82
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
@@ -66,7 +85,9 @@ class Constants:
         return replace(self, **{name: value})
 
 
-_SHARES = ("clock", "tensor", "issue", "overlap", "l2", "scattered", "dram")
+_SHARES = (
+    *("clock", "l2", "scattered", "dram", "tensor", "smem", "overlap", "issue", "row_overlap"),
+)
 
 NAMES = tuple(each.name for each in fields(Constants))
 """Of the constants, in order."""

@@ -1,11 +1,17 @@
-"""What a problem under a mask asks of a kernel: counts over all batches and heads."""
+"""What is asked of a kernel: a case, and counts of its mask over all batches and heads."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.jit.attention_kernels import PLAIN, TIGHT_NVRTC, ScoreKind
+from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.device.built import BuiltMask, UploadedMask
 from stof_cupy.masks.keylists import LONG
@@ -13,81 +19,127 @@ from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.masks.statistics import RowStats
 from stof_cupy.ops.attention_args import Problem
 
-__all__ = ["Demand", "TileDemand"]
+__all__ = ["Case", "Demand", "TileDemand"]
 
 
-@dataclass(frozen=True)
-class TileDemand:
-    """Of the block-wise kernel with tiles of one size.
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A problem under a mask on a GPU: what candidates are for.
 
     Attributes
     ----------
-    query_tiles : int
-        Over all batches and heads.
-    visited, part : float
-        Listed tiles, and those with a bitmap.
-    longest : float
-        Tiles of the query tile that lists most.
+    problem : Problem
+    mask : AnyMask or None
+        From `attention_args.validate`.
+    facts : DeviceFacts
+    scores : ScoreKind
+    nvrtc : tuple of int
+        Release that kernels are compiled with: old ones do not find registers for all of them.
     """
 
-    query_tiles: int
-    visited: float
+    problem: Problem
+    mask: AnyMask | None
+    facts: DeviceFacts
+    scores: ScoreKind = PLAIN
+    nvrtc: tuple[int, int] = TIGHT_NVRTC
+
+    @cached_property
+    def demand(self) -> Demand:
+        """The counts."""
+        return Demand(self.problem, self.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class TileDemand:
+    """What query tiles of one size list.
+
+    Attributes
+    ----------
+    lengths : float array (query tiles,)
+        Key tiles of each query tile of a head, longest first; the mean of all heads and batches.
+    most : int array (query tiles,)
+        How many there can be.
+    part : float
+        Share of the listed tiles that have a bitmap.
+    """
+
+    lengths: NDArray[np.float64]
+    most: NDArray[np.int64]
     part: float
-    longest: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Demand:
     """Counts of a problem and its mask; those of a mask on the CPU are exact, and cached there.
 
     Of a mask that the GPU has built nothing is known without waiting for it but the capacity that
     it was given, or measured when it was first built: that many tiles are taken to be listed, part
-    tiles to be half full, and query tiles to be uneven by a factor of two.
+    tiles to be half full, and query tiles to list from none to twice the mean.
 
     Examples
     --------
     >>> from stof_cupy import masks
-    >>> problem = Problem("float16", 2, 4, 4, 1024, 1024, 64, 64)
-    >>> Demand(problem, masks.causal(1024).tobsr()).tiles((128, 128))
-    TileDemand(query_tiles=64, visited=288.0, part=64.0, longest=8)
+    >>> problem = Problem("float16", 2, 4, 4, 300, 300, 64, 64)
+    >>> Demand(problem, masks.causal(300).tobsr()).tiles((128, 64)).lengths
+    array([5., 4., 2.])
     """
 
     problem: Problem
     mask: AnyMask | None
+    _tiles: dict[tuple[int, int], TileDemand] = field(default_factory=dict, repr=False)
 
     @property
-    def _source(self) -> Any:
+    def source(self) -> Any:
+        """The mask, on the CPU if it was copied from there."""
         return self.mask.to("cpu") if isinstance(self.mask, UploadedMask) else self.mask
 
     @property
-    def _times(self) -> float:
-        """How many places (batch, head) share each place of the mask's leading axes."""
-        lead = getattr(self._source, "lead", ())
-        return self.problem.batch * self.problem.heads / max(math.prod(lead), 1)
+    def places(self) -> int:
+        """Heads of all batches."""
+        return self.problem.batch * self.problem.heads
+
+    @property
+    def _distinct(self) -> int:
+        """Places of the mask's leading axes."""
+        return max(math.prod(getattr(self.source, "lead", ())), 1)
 
     @property
     def query_rows(self) -> int:
         """Over all batches and heads."""
-        return self.problem.batch * self.problem.heads * self.problem.seq_q
+        return self.places * self.problem.seq_q
+
+    @property
+    def elements(self) -> int:
+        """What the distinct masks of one on the CPU keep."""
+        return sum(each.nnz for each in getattr(self.source, "masks", (self.source,)))
+
+    def visited(self, tile: tuple[int, int]) -> float:
+        """Return the listed tiles of a size over all batches and heads."""
+        return float(self.tiles(tile).lengths.sum()) * self.places
 
     def tiles(self, tile: tuple[int, int]) -> TileDemand:
         """Return what tiles of a size ask for."""
+        if tile not in self._tiles:
+            self._tiles[tile] = self._counted(tile)
+        return self._tiles[tile]
+
+    def _counted(self, tile: tuple[int, int]) -> TileDemand:
         p = self.problem
         rows, cols = -(-p.seq_q // tile[0]), -(-p.seq_k // tile[1])
-        query_tiles = p.batch * p.heads * rows
+        all_cols = np.full(rows, cols)
         if self.mask is None:
-            return TileDemand(query_tiles, query_tiles * cols, 0, cols)
+            return TileDemand(all_cols.astype(np.float64), all_cols, 0.0)
         if isinstance(self.mask, BuiltMask):
-            listed, part = (self._times * n for n in self.mask.capacity)
+            listed, part = (n / self._distinct for n in self.mask.capacity)
             # Larger tiles hold some empty ones: as many as random blocks and bands have between.
             larger = max(tile[0] * tile[1] / TILE**2, 1) ** 0.5
-            visited = min(listed / larger, query_tiles * cols)
-            mean = visited / max(query_tiles, 1)
-            return TileDemand(query_tiles, visited, min(part, visited), min(2 * mean, cols))
-        stats = self._source.tile_stats(tile)
-        return TileDemand(
-            query_tiles, self._times * stats.visited, self._times * stats.part, stats.longest
-        )
+            visited = min(listed / larger, rows * cols)
+            lengths = np.minimum(np.linspace(2 * visited / max(rows, 1), 0, rows), cols)
+            lengths *= visited / max(lengths.sum(), 1e-9)
+            return TileDemand(lengths, all_cols, min(part / max(visited, 1e-9), 1.0))
+        stats, most = self.source.tile_stats(tile), self.source.tile_lengths(tile)
+        mean = stats.visited / self._distinct / max(most.sum(), 1)
+        return TileDemand(most * mean, most, stats.part / max(stats.visited, 1))
 
     def rows(self) -> RowStats:
         """Return what query rows keep, over all batches and heads."""
@@ -95,13 +147,14 @@ class Demand:
         if self.mask is None:
             every, long = self.query_rows * p.seq_k, p.seq_k > LONG
             return RowStats(every, p.seq_k, self.query_rows * long, every * long)
+        times = self.places / self._distinct
         if isinstance(self.mask, BuiltMask):
-            listed, part = (self._times * n for n in self.mask.capacity)
+            listed, part = (times * n for n in self.mask.capacity)
             kept = min((listed - part / 2) * TILE**2, self.query_rows * p.seq_k)
             longest = min(2 * kept / max(self.query_rows, 1), p.seq_k)
             return RowStats(int(kept), int(longest), 0, 0)
-        stats: RowStats = self._source.row_stats()
+        stats: RowStats = self.source.row_stats()
         kept, long_rows, long_kept = (
-            int(self._times * n) for n in (stats.kept, stats.long_rows, stats.long_kept)
+            int(times * n) for n in (stats.kept, stats.long_rows, stats.long_kept)
         )
         return RowStats(kept, stats.longest, long_rows, long_kept)

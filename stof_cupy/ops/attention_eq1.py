@@ -40,7 +40,6 @@ def stof_eq1(
     ('blockwise', 'rowwise')
     """
     n = max(-(-problem.seq_q // 16), 2)
-    places = problem.batch * problem.heads
-    listed = Demand(problem, mask).tiles((block, block)).visited / max(places, 1)
+    listed = float(Demand(problem, mask).tiles((block, block)).lengths.sum())
     threshold = listed / n**2 - tau / math.log2(n) ** 2
     return "rowwise" if threshold < 0 else "blockwise"

@@ -54,6 +54,10 @@ namespace stof::ptx {
 inline u32 opaque(u32 x) { return x; }
 inline int opaque(int x) { return x; }
 inline i64 opaque(i64 x) { return x; }
+template <typename T>
+inline T* opaque(T* x) {
+  return x;
+}
 
 inline u32 shared_address(const void* p) {
   return static_cast<u32>(static_cast<const char*>(p) - host::shared);
@@ -62,6 +66,11 @@ inline u32 load_shared_4(u32 address) {
   u32 x;
   std::memcpy(&x, host::at(address, 4), 4);
   return x;
+}
+inline float load_shared_f32(u32 address) {
+  float r;
+  std::memcpy(&r, host::at(address, 4), 4);
+  return r;
 }
 inline uint2 load_shared_8(u32 address) {
   uint2 x;
@@ -74,6 +83,7 @@ inline uint4 load_shared_16(u32 address) {
   return x;
 }
 inline void store_shared_4(u32 address, u32 x) { std::memcpy(host::at(address, 4), &x, 4); }
+inline void store_shared_4(u32 address, float x) { std::memcpy(host::at(address, 4), &x, 4); }
 inline void store_shared_16(u32 address, uint4 x) { std::memcpy(host::at(address, 16), &x, 16); }
 
 inline void copy(u32 to, const void* from, int bytes, int size) {

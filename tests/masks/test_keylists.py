@@ -40,6 +40,7 @@ def examples() -> list[Any]:
 def test_statistics_are_those_of_the_schedules(mask):
     for tile in TILES:
         assert mask.tile_stats(tile) == mask.schedule(tile).stats
+        assert mask.tile_lengths(tile).tolist() == mask.schedule(tile).lengths.tolist()
     assert mask.tile_stats((32, 16)) == mask.schedule((32, 16)).stats
     lengths = mask.toarray().sum(-1)
     stats = mask.row_stats()

@@ -1,7 +1,8 @@
-"""What attention chooses for GPUs that are not here."""
+"""Block-wise configurations for GPUs that are not here: what is legal, and how lists are cut."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,93 +13,137 @@ from stof_cupy import masks
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.attention_kernels import FEW_ROWS, PLAIN, SHAPES, ScoreKind
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops.attention_args import Problem
-from stof_cupy.ops.attention_config import choose, legal
+from stof_cupy.ops.attention_candidates import legal
+from stof_cupy.ops.attention_config import Config, configs, kind_for, slices
+from stof_cupy.ops.attention_model import explain
+from tests.ops.gpus import B200, GPUS, H100, L4, RTX_4090, OnGpu, case
+
+each_gpu = pytest.mark.parametrize("facts", GPUS, ids=lambda facts: facts.name)
+TWO = ScoreKind(softcap=True, bias="float16", alibi=True)
 
 
-def facts(name: str, cc: tuple[int, int], sms: int, block: int, sm: int) -> DeviceFacts:
-    return DeviceFacts(name, f"{cc[0]}{cc[1]}", cc, sms, block, sm, 40 << 20, 1_700_000, 1 << 34)
-
-
-GPUS = {
-    "A100": facts("A100", (8, 0), 108, 166_912, 167_936),
-    "RTX 4090": facts("RTX 4090", (8, 9), 128, 101_376, 102_400),
-    "L4": facts("L4", (8, 9), 58, 101_376, 102_400),
-    "H100": facts("H100", (9, 0), 132, 232_448, 233_472),
-    "B200": facts("B200", (10, 0), 148, 232_448, 233_472),
-}
-
-
-def problem(
-    batch: int = 1, heads: int = 8, kv_heads: int = 8, sq: int = 1024, sk: int = 1024, dim: int = 64
-) -> Problem:
-    return Problem("float16", batch, heads, kv_heads, sq, sk, dim, dim)
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_every_choice_is_legal_and_covers_the_problem(gpu: str) -> None:
-    kinds = (PLAIN, ScoreKind(softcap=True, bias="float16"))
+@each_gpu
+def test_every_config_is_legal_and_covers_the_problem(facts: DeviceFacts) -> None:
     for dim, sq, sk, group, batch, kind in product(
-        (8, 64, 96, 128, 192, 256),
-        (1, 7, 64, 65, 1000, 8192),
-        (1, 500, 8192),
-        (1, 4),
-        (1, 64),
-        kinds,
+        (8, 64, 96, 128, 192, 256), (1, 7, 65, 1000), (1, 500, 8192), (1, 4), (1, 64), (PLAIN, TWO)
     ):
-        one = problem(batch, 8, 8 // group, sq, sk, dim)
+        how: Any = {"dim": dim, "seq_q": sq, "seq_k": sk, "kv_heads": 8 // group, "batch": batch}
         for mask in (None, masks.sliding_window(sq, sk, window=9, align="top-left").tobsr()):
-            config = choose(one, kind, mask, GPUS[gpu])
-            packed = config.pack > 1
-            assert legal(config.shape, config.head_dim, GPUS[gpu], packed)
-            assert config.head_dim >= dim
-            assert packed or config.mask_rows % config.shape.rows == 0
-            assert config.slots(one) * config.shape.rows >= sq * config.pack
-            assert config.long_slots <= config.slots(one)
-            assert kind == PLAIN or config.shape.warp_rows == 16
-            assert config.pack in (1, group)
-            assert config.spec(one).supports(GPUS[gpu].arch)
+            of = case(1, mask, facts, heads=8, scores=kind, **how)
+            found = list(configs(of))
+            assert found and len(set(found)) == len(found)
+            assert len({each.name for each in found}) == len(found)
+            for config in found:
+                assert legal(config, of) == ""
+                packed = config.pack > 1
+                assert config.head_dim >= dim
+                assert packed or config.mask_rows % config.shape.rows == 0
+                assert config.slots(of.problem) * config.shape.rows >= sq * config.pack
+                assert 0 <= config.long_slots <= config.slots(of.problem)
+                assert kind == PLAIN or config.shape.warp_rows == 16
+                assert config.pack in (1, group)
+                assert config.spec(of.problem).supports(facts.arch)
+                assert config.scores == kind_for(of)
 
 
-def test_every_head_dim_has_shapes_for_a_gpu_with_little_shared_memory() -> None:
-    for dim, shapes in SHAPES.items():
-        fit = [shape for shape in (*shapes, FEW_ROWS[dim]) if legal(shape, dim, GPUS["L4"])]
-        assert {16, 64} <= {shape.rows for shape in fit}
-        assert any(shape.rows == 64 and shape.warp_rows == 16 for shape in fit)
+@each_gpu
+@pytest.mark.parametrize("dim", SHAPES)
+def test_every_head_dim_has_shapes_for_every_gpu(facts: DeviceFacts, dim: int) -> None:
+    rows = {each.shape.rows for each in configs(case(2048, None, facts, dim=dim))}
+    assert {16, 64} <= rows
+    modified = case(2048, None, facts, dim=dim, scores=ScoreKind(softcap=True))
+    assert {16, 64} <= {each.shape.rows for each in configs(modified)}
 
 
-def test_few_queries_fill_the_gpu_by_slices_of_the_keys() -> None:
-    config = choose(problem(sq=1, sk=65_536, heads=32, kv_heads=8), PLAIN, None, GPUS["H100"])
-    assert config.pack == 4 and config.shape.rows == 16
-    assert config.splits * 8 >= 132 and config.long_slots == 1
+def test_lists_are_cut_as_the_kernel_cuts_them() -> None:
+    config = Config(64, SHAPES[64][0], long_slots=4, splits=3, slice=8)
+    lengths = np.array([0, 1, 8, 12, 13, 16, 17, 24, 25, 100])
+    assert slices(config, lengths).tolist() == [1, 1, 1, 1, 2, 2, 3, 3, 3, 3]
 
 
-def test_long_rows_of_a_sparse_mask_are_cut_and_others_are_not() -> None:
+def test_only_long_lists_are_cut() -> None:
     s = 8192
     mask = masks.longformer(s, window=256, global_tokens=64).tobsr()
-    config = choose(problem(heads=32, kv_heads=32, sq=s, sk=s, dim=128), PLAIN, mask, GPUS["H100"])
-    assert config.splits > 1 and config.long_slots <= 2
-    dense = choose(problem(heads=32, kv_heads=32, sq=s, sk=s, dim=128), PLAIN, None, GPUS["H100"])
-    assert dense.splits == 1 and dense.shape.rows == 128
+    found = [c for c in configs(case(s, mask, dim=128, heads=32)) if c.long_slots]
+    assert found and all(c.long_slots * c.shape.rows <= 128 for c in found if c.slice > 8)
+    assert all(c.splits * c.slice >= 128 for c in found)
+    short = masks.sliding_window(64, window=9).tobsr()
+    assert not any(c.long_slots for c in configs(case(64, short)))
 
 
-def test_an_old_compiler_gets_warps_of_fewer_rows() -> None:
-    one = problem(heads=32, kv_heads=32, sq=8192, sk=8192, dim=128)
-    assert choose(one, PLAIN, None, GPUS["H100"], True).shape.warp_rows == 16
+def test_an_old_compiler_and_new_gpus_get_warps_of_fewer_rows() -> None:
+    def warp_rows(of: Any) -> set[int]:
+        return {c.shape.warp_rows for c in configs(of)}
+
+    assert warp_rows(case(dim=128)) == {16, 32}
+    assert warp_rows(case(dim=128, nvrtc=(12, 4))) == {16}
+    assert warp_rows(case(dim=128, facts=B200)) == {16}
+    assert warp_rows(case(dim=64, facts=B200, nvrtc=(12, 4))) == {16, 32}
+    assert warp_rows(case(dim=64, scores=TWO)) == {16}
 
 
-def test_masks_that_differ_within_a_group_are_not_packed() -> None:
+def test_heads_are_packed_that_share_keys_and_mask() -> None:
+    def packs(mask: Any, **how: Any) -> set[int]:
+        sizes: Any = {"heads": 8, "kv_heads": 2, "seq_q": 1, "seq_k": 500, **how}
+        return {c.pack for c in configs(case(1, mask, **sizes))}
+
     dense = np.random.default_rng(0).random((1, 8, 1, 500)) < 0.5
-    stack: Any = masks.MaskStack.from_dense(dense)
-    assert choose(problem(sq=1, sk=500, kv_heads=2), PLAIN, stack, GPUS["H100"]).pack == 1
-    shared: Any = masks.MaskStack.from_dense(dense[:, :1])
-    assert choose(problem(sq=1, sk=500, kv_heads=2), PLAIN, shared, GPUS["H100"]).pack == 4
+    assert packs(None) == {1, 4}
+    assert packs(None, kv_heads=8) == {1} and packs(None, seq_q=65) == {1}
+    assert packs(masks.MaskStack.from_dense(dense)) == {1}
+    assert packs(masks.MaskStack.from_dense(dense[:, :1])) == {1, 4}
+    assert packs(OnGpu((8, 8), (1, 1))) == {1, 4} and packs(OnGpu((64, 64), (8,))) == {1}
 
 
-def test_what_the_kernels_cannot_index() -> None:
+def test_what_needs_registers_shares_the_sm_with_fewer_blocks() -> None:
+    tight = {s for s in SHAPES[64] if s.min_blocks * s.threads > 256}
+    assert tight and tight <= {c.shape for c in configs(case(200))}
+    for of in (case(200, scores=ScoreKind(softcap=True)), case(1, heads=8, kv_heads=2)):
+        shapes = {c.shape for c in configs(of) if c.pack > 1 or c.scores != PLAIN}
+        assert shapes and all(each.min_blocks * each.threads <= 256 for each in shapes)
+
+
+def test_two_terms_become_one_where_registers_are_few() -> None:
+    both = ScoreKind(softcap=True, alibi=True, distances=True)
+    assert kind_for(case(dim=128, scores=both)) == both
+    assert kind_for(case(dim=129, scores=both)) == ScoreKind(softcap=True, bias="float32")
+
+
+def test_what_is_not_legal() -> None:
+    plain = case()
+    config = Config(64, SHAPES[64][0], mask_rows=128)
+    wide = Config(256, SHAPES[256][0], mask_rows=64)
+    assert legal(config, plain) == ""
+    assert "at most 32" in legal(replace(config, head_dim=32, shape=SHAPES[32][0]), plain)
+    large = replace(wide, shape=replace(wide.shape, stages=2))
+    for facts in (RTX_4090, L4):
+        assert legal(wide, case(dim=256, facts=facts)) == ""
+        assert "bytes of shared memory" in legal(large, case(dim=256, facts=facts))
+    assert legal(large, case(dim=256)) == ""
+    assert "a multiple of 128" in legal(replace(config, mask_rows=64), plain)
+    assert "multiples of 64" in legal(
+        replace(config, shape=FEW_ROWS[64], mask_rows=16), case(mask=OnGpu((9, 9)))
+    )
+    assert "not of one mask" in legal(replace(config, pack=4, mask_rows=64), plain)
+    assert "not so many" in legal(replace(config, long_slots=17, splits=2), plain)
+    assert "not so many" in legal(replace(config, long_slots=1, splits=129), plain)
+    assert "partial" in legal(replace(config, long_slots=16, splits=128), case(batch=64))
+    assert "other rows" in legal(replace(config, scores=TWO), plain)
+    assert "2^31 tiles of 128" in legal(config, case(1024, batch=2**16, heads=2**13))
+    assert "2^31 - 128" in legal(config, case(seq_k=2**31))
+
+
+def test_no_kernel_at_all() -> None:
     with pytest.raises(UnsupportedError, match="head_dim: got 257"):
-        choose(problem(dim=257), PLAIN, None, GPUS["H100"])
-    with pytest.raises(UnsupportedError, match=r"2\^31 tiles of 128 queries"):
-        choose(problem(batch=2**16, heads=2**13, kv_heads=1, sq=2**10), PLAIN, None, GPUS["H100"])
-    with pytest.raises(UnsupportedError, match="each at most"):
-        choose(problem(sk=2**31), PLAIN, None, GPUS["H100"])
+        explain(case(dim=257))
+    with pytest.raises(UnsupportedError, match=r"2\^31 tiles"):
+        explain(case(1024, batch=2**18, heads=2**13))
+    with pytest.raises(UnsupportedError, match="queries or keys"):
+        explain(case(seq_k=2**31))
+
+
+def test_residents_are_what_registers_and_shared_memory_allow() -> None:
+    shape = SHAPES[64][0]
+    assert Config(64, shape).resident(H100) == shape.min_blocks
+    small = replace(H100, smem_per_sm=shape.smem_bytes(64) + 1024)
+    assert Config(64, shape).resident(small) == 1

@@ -13,7 +13,8 @@ from stof_cupy.jit.attention_kernels import SHAPES, Shape
 from stof_cupy.ops import reference
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_config import Config
-from stof_cupy.ops.attention_cuda import kind_of, launches
+from stof_cupy.ops.attention_cuda import launches
+from stof_cupy.ops.attention_fields import Args, kind_of
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
 
@@ -40,7 +41,7 @@ def check(
     if cut is not None:
         slots = config.slots(problem)
         config = replace(config, long_slots=min(cut[0], slots), splits=cut[1], slice=cut[2])
-    every, _used = launches(config, problem, (q, k, v, out, lse, lengths), bsr, scores, np)
+    every, _used = launches(config, Args(problem, q, k, v, out, lse, bsr, scores, lengths))
     for spec, blocks, fields in every:
         on_host.launch(spec, (blocks, 1), **fields)
     args |= {"kv_lengths": lengths, "return_lse": True}
@@ -78,8 +79,14 @@ SMALL = Shape(2, 16, 2, True, 1)
 WIDE = Shape(2, 32, 1, False, 1)
 """Two fragments a warp, one stage, Q in shared memory: what SMALL is not."""
 
+GROUPS = Shape(1, 16, 2, True, 1, groups=2)
+THREE_GROUPS = Shape(2, 16, 1, False, 1, groups=3)
+"""Groups of warps that share key tiles."""
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE, Shape(1, 16, 3, False, 1)], ids=lambda s: s.name)
+
+@pytest.mark.parametrize(
+    "shape", [SMALL, WIDE, Shape(1, 16, 2, False, 1), GROUPS, THREE_GROUPS], ids=lambda s: s.name
+)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_mask_with_every_kind_of_tile(shape: Shape, dtype: str) -> None:
     check(inputs(heads=1, dims=(32, 32), dtype=dtype), SCATTERED, shape)
@@ -93,7 +100,7 @@ def test_padded_and_unequal_head_dims_of_any_stride() -> None:
         check(arrays, None, WIDE)
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", [SMALL, WIDE, THREE_GROUPS], ids=lambda s: s.name)
 def test_lengths_and_masks_of_each_head(shape: Shape) -> None:
     arrays = inputs(heads=4, kv_heads=2, batch=3, dims=(32, 32))
     g = rng(1)
@@ -128,7 +135,7 @@ def test_score_modifications(feature: str) -> None:
         check(arrays, mask, SMALL, **FEATURES[feature])
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", [SMALL, WIDE, THREE_GROUPS], ids=lambda s: s.name)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_a_masked_key_holds_stays_there(shape: Shape, dtype: str) -> None:
     q, k, v = inputs(heads=2, kv_heads=2, dims=(32, 32), dtype=dtype)

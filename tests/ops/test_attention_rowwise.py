@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from stof_cupy import masks
+from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks.keylists import LONG
+from stof_cupy.ops import attention_cuda, reference
 from stof_cupy.ops import attention_rowwise as rowwise
-from stof_cupy.ops import reference
 from stof_cupy.ops.attention_args import Scores, validate
-from stof_cupy.ops.attention_fields import is_wide
+from stof_cupy.ops.attention_candidates import legal
+from stof_cupy.ops.attention_demand import Case
+from stof_cupy.ops.attention_fields import Args, kind_of
 from stof_cupy.ops.attention_rowwise import Config
 from stof_cupy.ops.relative_bias import RelativeBias
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
@@ -21,15 +24,21 @@ from tests.masks import on_host
 
 DTYPES = ("float16", "bfloat16")
 WHERE = ("cpu", pytest.param("gpu", marks=pytest.mark.gpu))
+H100 = DeviceFacts(
+    *("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20, 1980000, 80 << 30)
+)
 
 
 class Overflowed:
-    """A schedule whose lists were cut off."""
+    """A mask whose lists were cut off."""
 
-    def __init__(self, schedule: Any) -> None:
+    def __init__(self, mask: Any) -> None:
         self.overflow = np.ones(1, np.int32)
         for name in ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of"):
-            setattr(self, name, getattr(schedule, name))
+            setattr(self, name, getattr(mask.schedule(), name))
+
+    def schedule(self) -> Any:
+        return self
 
 
 def run(
@@ -70,22 +79,17 @@ def run(
     q, k, v, out = (placed(x, view) for x, view in zip((q, k, v, out), views, strict=True))
     lengths = None if kv_lengths is None else xp.asarray(kv_lengths)
     _, problem, bsr, complete = validate(q, k, v, mask, Scores(**terms), lengths, out)
-    config = next(
-        c for c in rowwise.configs(problem, bsr) if (c.pairs, c.block_rows) == (pairs, rows)
-    )
+    case = Case(problem, bsr, H100, kind_of(complete))
+    config = next(c for c in rowwise.configs(case) if (c.pairs, c.block_rows) == (pairs, rows))
     config = replace(config, lists="tiles" if bsr is None else lists)
-    assert rowwise.legal(config, problem, bsr) == ""
+    assert legal(config, case) == ""
+    args = Args(problem, q, k, v, out, None, bsr, complete, lengths)
     if where == "gpu":
-        return rowwise.launch(config, problem, q, k, v, bsr, complete, lengths, True, out)
+        return attention_cuda.run(args, True, candidate=config)
     lse = np.full(q.shape[:3], np.nan, np.float32)
-    made: Any = rowwise._lists(config, bsr)
-    long_rows = made.long_rows if config.lists == "keys" else 0
-    grid, fields, _ = rowwise.arguments(
-        config, problem, (q, k, v, out, lse), Overflowed(made) if overflow else made,
-        long_rows, complete, lengths,
-    )  # fmt: skip
-    wide = is_wide(problem, fields)
-    on_host.launch(config.spec(problem, complete, wide=wide), (*grid, 1), **fields)
+    args = replace(args, lse=lse, mask=Overflowed(bsr) if overflow else bsr)
+    ((spec, blocks, fields),), _used = attention_cuda.launches(config, args)
+    on_host.launch(spec, (blocks, 1), **fields)
     return out, lse
 
 
@@ -321,14 +325,15 @@ def test_runs_are_bit_equal(where):
 def test_what_is_refused():
     q, k, v = inputs()
     _, problem, _, _ = validate(q, k, v, None, Scores(), None, None)
-    assert "without a mask" in rowwise.legal(Config(64), problem, None)
-    assert "at most 32" in rowwise.legal(Config(32, lists="tiles"), problem, None)
-    assert "no kernel" in rowwise.legal(Config(96, lists="tiles"), problem, None)
-    assert "one of" in rowwise.legal(Config(64, lists="tiles", block_rows=8), problem, None)
-    assert "at most 128" in rowwise.legal(Config(256, 2), problem, None)
-    many = replace(problem, seq_q=2**24, heads=256)
-    assert "rows" in rowwise.legal(Config(64, lists="tiles"), many, None)
-    assert rowwise.configs(replace(problem, dim_qk=257), None) == []
+    case = Case(problem, None, H100)
+    assert "without a mask" in legal(Config(64), case)
+    assert "at most 32" in legal(Config(32, lists="tiles"), case)
+    assert "no kernel" in legal(Config(96, lists="tiles"), case)
+    assert "one of" in legal(Config(64, lists="tiles", block_rows=8), case)
+    assert "at most 128" in legal(Config(256, 2), case)
+    many = replace(case, problem=replace(problem, seq_q=2**24, heads=256))
+    assert "rows" in legal(Config(64, lists="tiles"), many)
+    assert list(rowwise.configs(replace(case, problem=replace(problem, dim_qk=257)))) == []
 
 
 @pytest.mark.gpu

@@ -1,0 +1,213 @@
+"""What bench_attention.py times: inputs on the GPU, masks, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from shapes import BLOCK
+
+from stof_cupy import attention, masks
+from stof_cupy.dtypes import as_dtype
+from stof_cupy.masks import BsrMask
+from stof_cupy.ops import reference
+
+DTYPE = "bfloat16"
+CHUNK = 1024  # rows of a mask at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A mask in every form that somebody needs.
+
+    Attributes
+    ----------
+    name : str
+    ours : BsrMask or None
+    dense : bool cupy.ndarray (queries, keys) or None
+        By a definition of its own.
+    reach : int
+        Window of "sliding" and "causal-sliding".
+    tokens : int
+        Global ones.
+    arrays : dict of cupy.ndarray
+        What FlexAttention's rules look up.
+    """
+
+    name: str
+    ours: BsrMask | None
+    dense: Any
+    reach: int
+    tokens: int
+    arrays: dict[str, Any]
+    density: float
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A problem: q, k, v and out on the GPU, and a mask.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (batch, heads, kv_heads, queries, keys, head_dim).
+    """
+
+    shape: tuple[int, int, int, int, int, int]
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+    mask: Mask
+
+    @property
+    def flop(self) -> float:
+        """Operations on kept elements."""
+        batch, heads, _, queries, keys, dim = self.shape
+        return 4.0 * batch * heads * queries * keys * dim * self.mask.density
+
+    @property
+    def small(self) -> bool:
+        """Whether the inputs stay in L2 from one call to the next."""
+        return sum(int(x.nbytes) for x in (self.q, self.k, self.v)) < 32 * 2**20
+
+
+@lru_cache(maxsize=1)
+def cell(shape: tuple[int, int, int, int, int, int], name: str) -> Cell:
+    """Return a problem, its output computed by ours and found right in some rows."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()  # torch has a pool of its own
+    mask = _mask(name, *shape[3:5])
+    q, k, v = _inputs(shape)
+    made = Cell(shape, q, k, v, cupy.empty_like(q), mask)
+    ours(made)()
+    check_rows(made)
+    return made
+
+
+def ours(cell: Cell) -> Callable[[], None]:
+    """Return a call of ours, which writes to ``cell.out``: what is timed, and nowhere else."""
+
+    def run() -> None:
+        attention(cell.q, cell.k, cell.v, cell.mask.ours, out=cell.out)
+
+    return run
+
+
+@lru_cache(maxsize=1)
+def _inputs(shape: tuple[int, int, int, int, int, int]) -> tuple[Any, Any, Any]:
+    import cupy
+
+    batch, heads, kv_heads, queries, keys, dim = shape
+    g = cupy.random.default_rng(0)
+    sizes = [(batch, heads, queries, dim), *[(batch, kv_heads, keys, dim)] * 2]
+    q, k, v = (_halved(g.standard_normal(size, dtype=np.float32)) for size in sizes)
+    return q, k, v
+
+
+def _halved(x: Any) -> Any:
+    """Return float32 as bfloat16: the upper halves of its bits."""
+    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(as_dtype(DTYPE))
+
+
+def check_rows(cell: Cell) -> None:
+    """Compare some rows of two heads with the float64 oracle."""
+    batch, heads, kv_heads, queries, _, _ = cell.shape
+    rows = np.unique(np.linspace(0, queries - 1, 16).astype(np.int64))
+    for b, h in {(0, 0), (batch - 1, heads - 1)}:
+        kv = h // (heads // kv_heads)
+        arrays = [x.get()[None, None] for x in (cell.q[b, h, rows], cell.k[b, kv], cell.v[b, kv])]
+        dense = None if cell.mask.dense is None else cell.mask.dense[rows].get()
+        exact = reference.attention(*arrays, dense)[0, 0]
+        got = cell.out[b, h, rows].get().astype(np.float64)
+        np.testing.assert_allclose(got, exact, atol=1e-2, rtol=2e-2)
+
+
+# ---------------------------------------------------------------- masks
+
+
+@lru_cache(maxsize=1)
+def _mask(name: str, queries: int, keys: int) -> Mask:
+    """Return a mask, its two definitions compared element by element."""
+    import cupy
+
+    reach, tokens = (256, 64) if keys >= 1024 else (64, 16)
+    if name == "full":
+        return Mask(name, None, None, reach, tokens, {}, 1.0)
+    arrays = _draws(queries)
+    if name.startswith("elements"):
+        g = cupy.random.default_rng(0)
+        share = float(name.removeprefix("elements"))
+        dense = g.random((queries, keys), dtype=np.float32) < np.float32(share)
+        lowered = BsrMask(dense.get())
+        kept = lowered.nnz / dense.size
+        return Mask(name, lowered, dense, reach, tokens, {"dense": dense}, kept)
+    lowered = _pattern(name, queries, reach, tokens, arrays)
+    dense = _dense(name, queries, reach, tokens, arrays)
+    for first in range(0, queries, CHUNK):
+        here = slice(first, first + CHUNK)
+        if not np.array_equal(lowered[here, :].toarray(), dense[here].get()):
+            raise AssertionError(f"{name}: our mask and its definition differ")
+    mask = lowered.tobsr()
+    return Mask(name, mask, dense, reach, tokens, arrays, mask.nnz / dense.size)
+
+
+def _draws(s: int) -> dict[str, Any]:
+    """Return what is random in the anchors' masks, drawn in their order."""
+    import cupy
+
+    g, blocks = np.random.default_rng(0), -(-s // BLOCK)
+    scattered = g.random((blocks, blocks)) < min(1.0, 3.0 / blocks)
+    documents = np.sort(g.integers(0, max(2, s // 512), s))
+    tenth = (g.random((blocks, blocks)) < 0.1) | np.eye(blocks, dtype=bool)
+    named = {"scattered": scattered, "documents": documents, "tenth": tenth}
+    return {key: cupy.asarray(value) for key, value in named.items()}
+
+
+def _pattern(name: str, s: int, reach: int, tokens: int, arrays: dict[str, Any]) -> Any:
+    def listed(key: str) -> Any:
+        return masks.blocks((s, s), *arrays[key].get().nonzero())
+
+    return {
+        "causal": lambda: masks.causal(s),
+        "sliding": lambda: masks.sliding_window(s, window=reach),
+        "causal-sliding": lambda: masks.sliding_window(s, window=reach, causal=True),
+        "longformer": lambda: masks.longformer(s, window=reach, global_tokens=tokens),
+        "bigbird": lambda: masks.bigbird(s, random_blocks=0) | listed("scattered"),
+        "document": lambda: masks.document_ids(arrays["documents"].get(), causal=True),
+        "block10": lambda: listed("tenth"),
+    }[name]()
+
+
+def _dense(name: str, s: int, reach: int, tokens: int, arrays: dict[str, Any]) -> Any:
+    import cupy
+
+    dense, k = cupy.empty((s, s), bool), cupy.arange(s, dtype=np.int32)
+    for first in range(0, s, CHUNK):
+        q = k[first : first + CHUNK, None]
+        dense[first : first + CHUNK] = rule(name, reach, tokens, arrays)(q, k)
+    return dense
+
+
+def rule(name: str, reach: int, tokens: int, arrays: dict[str, Any]) -> Callable[[Any, Any], Any]:
+    """Return who sees whom, of positions; for CuPy's arrays and for FlexAttention's tensors."""
+    scattered, documents, tenth = (arrays.get(n) for n in ("scattered", "documents", "tenth"))
+    rules: dict[str, Callable[[Any, Any], Any]] = {
+        "causal": lambda q, k: q >= k,
+        "sliding": lambda q, k: abs(q - k) <= reach,
+        "causal-sliding": lambda q, k: (q >= k) & (q - k <= reach),
+        "longformer": lambda q, k: (abs(q - k) <= reach) | (q < tokens) | (k < tokens),
+        "bigbird": lambda q, k: (
+            (abs(q // BLOCK - k // BLOCK) <= 1)
+            | (q < 2 * BLOCK)
+            | (k < 2 * BLOCK)
+            | scattered[q // BLOCK, k // BLOCK]  # type: ignore[index]
+        ),
+        "document": lambda q, k: (documents[q] == documents[k]) & (q >= k),  # type: ignore[index]
+        "block10": lambda q, k: tenth[q // BLOCK, k // BLOCK],  # type: ignore[index]
+    }
+    return rules[name]

@@ -1,0 +1,238 @@
+"""Attention of others, on the inputs of a cell of attention_cells.py.
+
+Each peer is a function of a `Cell` that returns a call without arguments, which gives a tensor of
+the shape of ours. What a peer cannot do it says by `NotFor`; whatever else goes wrong in one is its
+own business, and is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from attention_cells import CHUNK, Cell, rule
+
+FLEX_BLOCK = 128
+DENSE_MOST = 16_384  # keys and queries of a dense mask for SDPA
+
+
+class NotForError(Exception):
+    """A peer has no such attention."""
+
+
+Call = Callable[[], Any]
+
+
+def tensor(array: Any) -> Any:
+    """Return a CuPy array as a tensor of the same memory."""
+    import torch
+
+    kinds = {"bfloat16": ("i2", torch.bfloat16), "bool": ("u1", torch.bool)}
+    if array.dtype.name not in kinds:
+        return torch.from_dlpack(array)
+    bits, dtype = kinds[array.dtype.name]  # DLPack does not take these from everyone
+    return torch.from_dlpack(array.view(bits)).view(dtype)
+
+
+def _tensors(cell: Cell) -> tuple[Any, Any, Any]:
+    q, k, v = (tensor(x) for x in (cell.q, cell.k, cell.v))
+    return q, k, v
+
+
+# ---------------------------------------------------------------- SDPA
+
+
+def _sdpa(cell: Cell, backend: str, **how: Any) -> Call:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = _tensors(cell)
+    if q.shape[1] != k.shape[1]:
+        how["enable_gqa"] = True
+    chosen = getattr(SDPBackend, backend)
+
+    def run() -> Any:
+        with sdpa_kernel(chosen):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, **how)
+
+    return run
+
+
+def _full_or_causal(cell: Cell) -> bool:
+    """Return whether a mask is causal; refuse others than that and none."""
+    if cell.mask.name not in ("full", "causal"):
+        raise NotForError("full and causal alone")
+    return cell.mask.name == "causal"
+
+
+def fa2(cell: Cell) -> Call:
+    """SDPA's flash backend."""
+    return _sdpa(cell, "FLASH_ATTENTION", is_causal=_full_or_causal(cell))
+
+
+def cudnn(cell: Cell) -> Call:
+    """SDPA's cuDNN backend."""
+    return _sdpa(cell, "CUDNN_ATTENTION", is_causal=_full_or_causal(cell))
+
+
+def sdpa_mask(cell: Cell) -> Call:
+    """SDPA's memory-efficient backend with the mask as a dense array."""
+    if cell.mask.dense is None or max(cell.mask.dense.shape) > DENSE_MOST:
+        raise NotForError("a dense mask")
+    return _sdpa(cell, "EFFICIENT_ATTENTION", attn_mask=tensor(cell.mask.dense)[None, None])
+
+
+# ---------------------------------------------------------------- FlashAttention 3 and 4
+
+
+def _window(cell: Cell, everything: Any) -> dict[str, Any]:
+    """Return how the functions of FlashAttention are told of a mask."""
+    reach = cell.mask.reach
+    named = {
+        "full": {"causal": False, "window_size": (everything, everything)},
+        "causal": {"causal": True, "window_size": (everything, everything)},
+        "sliding": {"causal": False, "window_size": (reach, reach)},
+        "causal-sliding": {"causal": False, "window_size": (reach, 0)},
+    }
+    if cell.mask.name not in named:
+        raise NotForError("windows alone")
+    return named[cell.mask.name]
+
+
+def _flash(cell: Cell, function: Any, how: dict[str, Any]) -> Call:
+    q, k, v = (x.transpose(1, 2) for x in _tensors(cell))
+
+    def run() -> Any:
+        made = function(q, k, v, **how)
+        out = made[0] if isinstance(made, tuple) else made
+        return out.transpose(1, 2)
+
+    return run
+
+
+def fa3(cell: Cell) -> Call:
+    """FlashAttention 3, of the wheels that tools/peer_bundle.sh packs."""
+    how = _window(cell, -1)
+    from flash_attn_interface import flash_attn_func
+
+    return _flash(cell, flash_attn_func, how)
+
+
+def fa4(cell: Cell) -> Call:
+    """FlashAttention 4."""
+    how = _window(cell, None)
+    from flash_attn.cute import flash_attn_func
+
+    return _flash(cell, flash_attn_func, how)
+
+
+# ---------------------------------------------------------------- FlexAttention
+
+
+def flex(cell: Cell) -> Call:
+    """FlexAttention, Triton."""
+    return _flex(cell, {})
+
+
+def flex_fa4(cell: Cell) -> Call:
+    """FlexAttention with FlashAttention 4 as its backend."""
+    import flash_attn.cute  # noqa: F401  # the backend, without which this compiles in vain
+
+    return _flex(cell, {"BACKEND": "FLASH"})
+
+
+def _flex(cell: Cell, options: dict[str, Any]) -> Call:
+    if cell.mask.name in ("full", "causal") or cell.shape[3] != cell.shape[4]:
+        raise NotForError("sparse masks of squares")
+    q, k, v = _tensors(cell)
+    block_mask = _block_mask(cell)
+    kind = "elements" if cell.mask.name.startswith("elements") else cell.mask.name
+    compiled = _compiled(cell.shape, kind)
+
+    def run() -> Any:
+        gqa = q.shape[1] != k.shape[1]
+        return compiled(
+            q, k, v, block_mask=block_mask, enable_gqa=gqa, kernel_options=options or None
+        )
+
+    return run
+
+
+@lru_cache(maxsize=1)
+def _compiled(shape: Any, kind: str) -> Any:
+    """Return FlexAttention to be compiled anew: once for all random elements of a size."""
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.reset()
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@lru_cache(maxsize=1)
+def _elements(queries: int, keys: int, device: Any) -> tuple[Any, Any]:
+    """Return a dense mask, to be filled, and its rule: one of each for all densities."""
+    import torch
+
+    dense = torch.zeros(queries, keys, dtype=torch.bool, device=device)
+    return dense, lambda b, h, q, k: dense[q, k]
+
+
+def _rule(cell: Cell) -> Any:
+    mask = cell.mask
+    if mask.name.startswith("elements"):
+        given = tensor(mask.dense)
+        dense, found = _elements(*given.shape, given.device)
+        dense.copy_(given)
+        return found
+    tensors = {name: tensor(array) for name, array in mask.arrays.items()}
+    keep = rule(mask.name, mask.reach, mask.tokens, tensors)
+    return lambda b, h, q, k: keep(q, k)
+
+
+def _block_mask(cell: Cell) -> Any:
+    """Return the `BlockMask` of the dense mask, which the rule is found to equal.
+
+    FlexAttention's own builder takes seconds, at the first call of each rule, or much memory.
+    """
+    import torch
+    from torch.nn.attention.flex_attention import BlockMask
+
+    mod, dense = _rule(cell), tensor(cell.mask.dense)
+    queries, keys = dense.shape
+    k = torch.arange(keys, device=dense.device)
+    blocks = -(-queries // FLEX_BLOCK), -(-keys // FLEX_BLOCK)
+    some = torch.zeros(blocks, dtype=torch.bool, device=dense.device)
+    every = torch.zeros_like(some)
+    for first in range(0, queries, CHUNK):
+        part = dense[first : first + CHUNK]
+        q = torch.arange(first, first + len(part), device=dense.device)
+        if not torch.equal(mod(0, 0, q[:, None], k), part):
+            raise AssertionError("the rule and the dense mask differ")
+        tiles = part.view(len(part) // FLEX_BLOCK, FLEX_BLOCK, blocks[1], FLEX_BLOCK)
+        here = slice(first // FLEX_BLOCK, first // FLEX_BLOCK + len(tiles))
+        some[here], every[here] = tiles.any(3).any(1), tiles.all(3).all(1)
+    partial = _listed(some & ~every)
+    return BlockMask.from_kv_blocks(
+        *partial, *_listed(every), BLOCK_SIZE=FLEX_BLOCK, mask_mod=mod, seq_lengths=(queries, keys)
+    )
+
+
+def _listed(blocks: Any) -> tuple[Any, Any]:
+    """Return how many blocks each row has, and which: those first."""
+    import torch
+
+    counts = blocks.sum(-1, dtype=torch.int32)
+    columns = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
+    return counts[None, None], columns.to(torch.int32)[None, None].contiguous()
+
+
+PEERS: dict[str, Callable[[Cell], Call]] = {
+    "FA2": fa2,
+    "cuDNN": cudnn,
+    "SDPA-mask": sdpa_mask,
+    "FA3": fa3,
+    "FA4": fa4,
+    "Flex": flex,
+    "Flex+FA4": flex_fa4,
+}

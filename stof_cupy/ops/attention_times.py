@@ -1,0 +1,194 @@
+"""How long each kernel of attention takes on the GPU: the time model.
+
+A kernel's time is that of the resource that it uses most, plus part of the others'. Block-wise, a
+tile of keys takes tensor cores, softmax, shared memory and L2; an SM has so many tiles to work
+through (`busy`), and each block takes its time for its own (`alone`), however few there are. Both
+are times of blocks that are handed out as the hardware does it, see `makespan`. Row-wise: rows of K
+and V through L2, instructions, and the latency of a warp's rows.
+
+Counts come from the mask (`attention_demand`), rates from the driver, and the rest is one table,
+`attention_constants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.masks.bitmap import TILE
+from stof_cupy.ops import attention_config as blockwise
+from stof_cupy.ops import attention_rowwise as rowwise
+from stof_cupy.ops.attention_candidates import Candidate
+from stof_cupy.ops.attention_constants import Constants, speeds
+from stof_cupy.ops.attention_demand import Case
+
+__all__ = ["Time", "makespan", "time_of"]
+
+_SMEM_BYTES = 128  # that an SM reads or writes per clock
+_WAVES = 6  # blocks that start earlier have no part in how evenly the work ends
+
+
+class Time(NamedTuple):
+    """Microseconds on the GPU, and what binds."""
+
+    us: float
+    bound: str
+
+
+class Tile(NamedTuple):
+    """What a tile of keys takes: clocks of the SM, and of a block that is alone there.
+
+    Where groups of warps share a list, `alone` is that of a tile each.
+    """
+
+    busy: float
+    alone: float
+    bound: str
+
+
+def time_of(candidate: Candidate, case: Case, constants: Constants) -> Time:
+    """Return the predicted time of a legal candidate, launch included."""
+    time = _TIMES[candidate.kernel](candidate, case, constants)
+    p = case.problem
+    queries, keys = p.batch * p.heads * p.seq_q, p.batch * p.kv_heads * p.seq_k
+    moved = 2 * (queries + keys) * (p.dim_qk + p.dim_v)
+    if moved > case.facts.l2_bytes / 2:  # what fits there is mostly there
+        floor = moved / (speeds(case.facts, constants).dram_bytes * constants.dram)
+        bound = "dram" if floor > time.us else time.bound
+        time = Time(_blended(floor, time.us, constants), bound)
+    return Time(time.us + constants.launch_us, time.bound)
+
+
+def makespan(times: NDArray[np.float64], repeats: int, machines: int) -> float:
+    """Return when the last of many blocks is done.
+
+    Each block starts where one is done first; some blocks at a time, which is nearly that.
+
+    Parameters
+    ----------
+    times : float array
+        Of the blocks of a head, in the order in which they start.
+    repeats : int
+        Heads, one after another.
+    machines : int
+        Blocks that run at a time.
+
+    Examples
+    --------
+    >>> makespan(np.array([3.0, 1.0, 1.0]), 2, 2)
+    5.0
+    """
+    count = len(times) * repeats
+    if not count:
+        return 0.0
+    if count <= machines or len(times) == 1:
+        return float(times.max()) * -(-count // machines)
+    last = count if count <= _WAVES * machines else _WAVES * machines + count % machines
+    ending = np.tile(times, -(-last // len(times)))[-last:]
+    free = np.full(machines, (times.sum() * repeats - ending.sum()) / machines)
+    step = max(machines // 4, 1)
+    for start in range(0, last, step):
+        wave = ending[start : start + step]
+        free[: len(wave)] += wave
+        free.sort()
+    return float(free[-1])
+
+
+def _total(terms: dict[str, float], overlap: float) -> tuple[float, str]:
+    """Return the time of work that overlaps but for a share, and what binds."""
+    bound = max(terms, key=lambda name: terms[name])
+    return terms[bound] + (1 - overlap) * (sum(terms.values()) - terms[bound]), bound
+
+
+def _blended(a: float, b: float, c: Constants) -> float:
+    """Return the time of two things at once, neither of which hides the other quite."""
+    longer = max(a, b)
+    return longer * (1 + (min(a, b) / longer) ** c.blend) ** (1 / c.blend) if longer else 0.0
+
+
+def _tile(config: blockwise.Config, part: float, case: Case, c: Constants) -> Tile:
+    """Return the clocks of a key tile of which `part` has a bitmap."""
+    shape, dim, keys = config.shape, config.head_dim, config.tile[1]
+    rate = speeds(case.facts, c)
+    scores, tile_bytes = shape.rows * keys, 2 * keys * dim * 2
+    queries = 0 if shape.q_in_registers else shape.rows * dim * 2
+    terms = {
+        "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
+        "softmax": scores / 16 * (c.score_clk + part * c.part_clk),
+        "smem": ((shape.warps + 1) * tile_bytes + queries) / (_SMEM_BYTES * c.smem),
+        "l2": tile_bytes * case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.l2),
+    }
+    busy, bound = _total(terms, c.overlap)
+    # A warp multiplies, weighs and reads by turns; only another one on its scheduler fills in.
+    own = (terms["tensor"] + terms["softmax"]) * 4 / shape.warps + terms["smem"]
+    barriers = 1 if shape.stages > 1 else 2
+    return Tile(busy, max(busy * shape.groups, own) + barriers * c.tile_clk, bound)
+
+
+def _blockwise(config: blockwise.Config, case: Case, c: Constants) -> Time:
+    """Return microseconds without the launch."""
+    p, facts, rate = case.problem, case.facts, speeds(case.facts, c)
+    work, heads = case.demand.tiles(config.tile), config.heads(p)
+    tile = _tile(config, work.part, case, c)
+    lengths = config.of_slots(work.lengths, p)
+    cut = lengths[: config.long_slots]
+    pieces = blockwise.slices(config, cut)
+    tiles = np.concatenate([np.repeat(cut / pieces, pieces), lengths[config.long_slots :]])
+    running = facts.sm_count * config.resident(facts)
+    groups, rows = config.shape.groups, config.shape.rows
+    joined = (groups - 1) * 8 * rows * config.head_dim / (_SMEM_BYTES * c.smem)
+    fixed = c.busy_clk * rows / TILE + joined
+    busy = makespan(tiles * tile.busy + fixed, heads, facts.sm_count)
+    turns = tiles if groups == 1 else np.ceil(tiles / groups)
+    alone = makespan(turns * tile.alone + c.block_clk + joined, heads, running)
+    empty = (config.items(p) - len(tiles)) * heads
+    us = (_blended(busy, alone, c) + empty * c.empty_clk / running) / rate.clocks
+    if config.long_slots:
+        moved = 8 * int(pieces.sum()) * heads * config.shape.rows * config.head_dim
+        us += c.combine_us + moved / (rate.l2_bytes * c.l2)
+    return Time(us, tile.bound if busy >= alone else "latency")
+
+
+def _rowwise(config: rowwise.Config, case: Case, c: Constants) -> Time:
+    """Return microseconds without the launch."""
+    p, facts, rate = case.problem, case.facts, speeds(case.facts, c)
+    demand = case.demand
+    stats, rows = demand.rows(), max(demand.query_rows, 1)
+    chunk = 16 * config.pairs
+    # Half a chunk of every row is empty; of lists of tiles, each is looked through by its rows.
+    chunks = stats.kept / chunk + min(rows, stats.kept) / 2
+    visited = demand.visited((TILE, TILE))
+    looks = visited * TILE if config.lists == "tiles" else 0.0
+    # Of the four rows of a block, those that keep a key share what they read of it.
+    missing = 1 - min(stats.kept / (visited * TILE**2), 1.0) if visited else 1.0
+    fresh = (1 - missing**4) / (4 - 4 * missing) if missing < 1 else 1.0
+    row_bytes = 32 * (-(-p.dim_qk // 16) + -(-p.dim_v // 16))  # whole sectors
+    per_chunk = config.pairs * (70 + 1.7 * config.head_dim)  # as ptxas has them
+    in_turn = config.block_rows / 4  # of a warp
+    instructions = (110 / in_turn + 140) * rows + per_chunk * chunks + 45 * looks
+    moved = stats.kept * row_bytes * fresh + (8 * looks or 4 * stats.kept)
+    running = facts.sm_count * config.resident(facts)
+    chunk_clk = c.chunk_clk * (1 + 0.5 * (config.pairs - 1))
+    row = c.row_clk + chunk_clk * chunks / rows
+    blocks = -(-rows // config.block_rows)
+    latency = makespan(np.array([row * in_turn]), blocks, running)
+    # A row of many keys is shared by the four warps of its block.
+    longest = stats.longest / chunk / (4 if stats.longest > 256 else 1)
+    terms = {
+        "issue": instructions / (facts.sm_count * 4 * c.issue) / rate.clocks,
+        "l2": moved / (rate.l2_bytes * c.scattered),
+        "latency": latency / rate.clocks,
+    }
+    us, bound = _total(terms, c.row_overlap)
+    least = (longest * chunk_clk + c.row_clk * in_turn) / rate.clocks
+    return Time(us, bound) if us > least else Time(least, "longest")
+
+
+_TIMES: dict[str, Callable[[Any, Case, Constants], Time]] = {
+    "blockwise": _blockwise,
+    "rowwise": _rowwise,
+}
+"""By `Candidate.kernel`."""
