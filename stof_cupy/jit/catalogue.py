@@ -295,8 +295,10 @@ def _gemm() -> list[KernelSpec]:
     """Return GEMMs with the most common epilogues, and what each kernel can do once."""
     gelu = EpilogueKind(bias=True, activation="gelu")
     residual = EpilogueKind(bias=True, residual=True)
-    epilogues = (PLAIN, EpilogueKind(bias=True), gelu, residual)
-    specs = [gemm_sm80("float16", *each) for each in product(GEMM_TILES, epilogues)]
+    specs = [gemm_sm80("float16", *each) for each in product(GEMM_TILES, (gelu, residual))]
+    specs += [
+        gemm_sm80("float16", GEMM_TILES[1], each) for each in (PLAIN, EpilogueKind(bias=True))
+    ]
     gate = EpilogueKind(activation="silu", gated=True)
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))

@@ -2,8 +2,8 @@
 
 A tile's step along K takes as long as the busiest of tensor cores, shared memory and L2; a tile has
 an epilogue, which ping-pong hides; tiles come in waves; and nothing is faster than the bytes that
-have to move. The rates are those of an H100 where hopper.md has them, of others from their data
-sheets.
+have to move. Rates come from the driver and from data sheets; the rest is one table, `Constants`,
+estimates that no measurement has been fitted to yet.
 """
 
 from __future__ import annotations

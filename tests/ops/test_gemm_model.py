@@ -1,4 +1,4 @@
-"""The chooser of GEMM kernels: what is legal, and that the model ranks as an H100 did."""
+"""The chooser of GEMM kernels: what is legal, and how the model ranks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_older_gpus_have_the_other_kernel() -> None:
 def test_large_tiles_for_large_problems_and_small_ones_for_small() -> None:
     big = chosen(4096, 4096, 4096).config
     assert (big.m, big.n, big.pingpong) == (128, 256, False)
-    assert chosen(32768, 3072, 768, GELU).config.pingpong  # measured: 683 against 601 TFLOP/s
+    assert chosen(32768, 3072, 768, GELU).config.pingpong  # hides the epilogue
     assert chosen(256, 1024, 1024).config.m * chosen(256, 1024, 1024).config.n < 128 * 192
 
 

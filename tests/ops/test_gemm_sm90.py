@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stof_cupy.errors import UnsupportedError
-from stof_cupy.jit.epilogues import ACTIVATIONS, EpilogueKind
+from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS, Sm90Gemm, for_layout, gemm_sm90
 from stof_cupy.ops import gemm_sm90 as module
 from stof_cupy.ops import reference
@@ -116,9 +116,13 @@ def test_the_code_computes_products(config: Sm90Gemm, size: tuple[int, int, int]
     case.compare(run_on_cpu(plan, case, ctas=2 + size[0] % 3, seed=size[0]))
 
 
-@pytest.mark.parametrize("layout", ["km", "mk", "mm"])
 @pytest.mark.parametrize(
-    "config", [SHARED, WIDE, TALL_TURNS, TALL, replace(FEW, n=64)], ids=lambda c: c.name
+    ("config", "layout"),
+    [
+        *((SHARED, "km"), (SHARED, "mk")),
+        *((config, "mm") for config in (WIDE, TALL_TURNS, TALL, replace(FEW, n=64))),
+    ],
+    ids=lambda x: x if isinstance(x, str) else x.name,
 )
 def test_the_code_on_transposed_operands(config: Sm90Gemm, layout: str) -> None:
     case = Case.draw(5, Problem("bfloat16", 140, 200, 136), layout)
@@ -126,9 +130,8 @@ def test_the_code_on_transposed_operands(config: Sm90Gemm, layout: str) -> None:
     case.compare(run_on_cpu(plan, case, ctas=4))
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_code_of_activations(activation: str) -> None:
-    kind = EpilogueKind(bias=True, activation=activation)
+def test_the_code_of_an_activation() -> None:
+    kind = EpilogueKind(bias=True, activation="gelu")
     case = Case.draw(1, Problem("float16", 70, 72, 40, kind))
     case.bias *= 4
     case.compare(run_on_cpu(Plan(SHARED), case))
@@ -162,8 +165,7 @@ def test_the_code_of_gates(config: Sm90Gemm) -> None:
         case.compare(run_on_cpu(Plan(config), case))
 
 
-@pytest.mark.parametrize("across", [1, 2, 3])
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("across", "residual"), [(1, False), (2, True), (3, True)])
 def test_the_code_of_norms(across: int, residual: bool) -> None:
     """Several tiles for each cluster, rows of one that are none, and columns far from zero."""
     kind = EpilogueKind(bias=True, residual=residual)
@@ -178,7 +180,7 @@ def test_the_code_of_norms(across: int, residual: bool) -> None:
 
 
 def test_the_code_in_place_of_the_residual() -> None:
-    for config in (SHARED, PAIR, FEW):
+    for config in (PAIR, FEW):
         case = Case.draw(4, Problem("bfloat16", 140, 100, 72, EpilogueKind(residual=True)))
         case.out = case.residual.copy()
         given, case.residual = case.residual, case.out
