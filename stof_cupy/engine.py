@@ -150,12 +150,13 @@ class TransformerEngine(TextTasks):
         global_tokens : int, sequence of int, or bool array (batch, seq), optional
             Of a Longformer: how many tokens at the start attend to all and are attended by all, or
             their positions, or flags. Default: none.
-        output : {"hidden", "logits"}
-            The logits are those of a language model.
+        output : {"hidden", "logits", "pooled"}
+            The logits are those of a language model; pooled is what an encoder's head makes of
+            the first state, where the checkpoint has that head.
 
         Returns
         -------
-        array of `dtype`, (batch, seq, hidden) or (batch, seq, vocabulary)
+        array of `dtype`, (batch, seq, hidden), (batch, seq, vocabulary) or (batch, hidden)
             Of the kind and on the device of `x`; 0 at padding. The first state of an image is its
             class token's.
 
@@ -169,13 +170,20 @@ class TransformerEngine(TextTasks):
         ArgumentError
             If a token id, type or length is out of its range, or the model has no such output.
         """
-        if output not in ("hidden", "logits"):
-            raise ArgumentError(mismatch("output", repr(output), "'hidden' or 'logits'"))
+        if output not in ("hidden", "logits", "pooled"):
+            expected = "'hidden', 'logits' or 'pooled'"
+            raise ArgumentError(mismatch("output", repr(output), expected))
+        pooler = self._model.pooler if output == "pooled" else None
+        if output == "pooled" and pooler is None:
+            expected = "'hidden': the model, or its checkpoint, has no such head"
+            raise ArgumentError(mismatch("output", "'pooled'", expected))
         ids, origin = import_array(x, "x")
         with self._target.active():
             result = self._forward(
                 ids, lengths, mask, token_types, layer_masks, output, global_tokens
             )
+            if pooler is not None:
+                result = self._run(pooler, {"hidden": result[:, :1]})["pooled"][:, 0]
             return export_array(result, origin)
 
     def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
@@ -220,7 +228,7 @@ class TransformerEngine(TextTasks):
             self._model, self._target, ids, lengths, mask, token_types,
             layer_masks=layer_masks, logits=output == "logits", global_tokens=global_tokens,
         )  # fmt: skip
-        hidden = self._executor.run(inputs)[output]
+        hidden = self._executor.run(inputs)["logits" if output == "logits" else "hidden"]
         if lengths is not None:
             positions = self._target.xp.arange(hidden.shape[1], dtype=np.int32)
             kept = positions < inputs["lengths"][:, None]
