@@ -24,11 +24,12 @@ OLD_NVRTC := 12.4.127 12.9.86
 OLD_ARCHS ?= 80 90a 120
 old_library = .nvrtc/$(1)/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 
-.PHONY: help demo test test-gpu check format bench kernels docs dist clean
+.PHONY: help demo test test-models test-gpu check format bench kernels docs dist clean
 help:
 	@echo 'make demo      a sentence model on the GPU, or on NumPy where there is none'
 	@echo 'make test      all tests; those that need a GPU are skipped without one'
 	@echo 'make test-gpu  the GPU tests alone; fails without a GPU'
+	@echo 'make test-models  models on all real checkpoints; fetches 240 MB once'
 	@echo 'make check     ruff, clang-format, mypy --strict, contents of the wheel'
 	@echo 'make format    let ruff and clang-format rewrite the sources'
 	@echo 'make kernels   compile the catalogue of kernels for $(ARCHS), no GPU needed'
@@ -45,7 +46,7 @@ $(VENV)/run.stamp: pyproject.toml
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
-	$(INSTALL) --editable '.[plot,test,dev]'
+	$(INSTALL) --editable '.[plot,images,test,dev]'
 	@touch $@
 
 demo: $(VENV)/run.stamp
@@ -53,6 +54,11 @@ demo: $(VENV)/run.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
+
+# Also on the large checkpoints, which are fetched first and stay in the cache: 240 MB.
+test-models: $(VENV)/dev.stamp
+	$(BIN)/python -c 'from stof_cupy.models import zoo; zoo.gemma3()'
+	$(BIN)/python -m pytest tests/models tests/parity
 
 test-gpu: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m gpu --require-gpu

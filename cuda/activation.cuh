@@ -24,4 +24,17 @@ struct GeluTanh {
   }
 };
 
+// x / (1 + e^-x), the sigmoid linear unit.
+struct Silu {
+  static __device__ __forceinline__ float apply(float x) {
+    constexpr float kMinusLog2e = -1.4426950408889634f;
+    return x / (1.f + ptx::exp2(kMinusLog2e * x));
+  }
+};
+
+// max(x, 0); NaN stays NaN.
+struct Relu {
+  static __device__ __forceinline__ float apply(float x) { return x < 0.f ? 0.f : x; }
+};
+
 }  // namespace stof::activation

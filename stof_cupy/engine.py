@@ -1,43 +1,42 @@
-"""The engine: a checkpoint in, hidden states or sentence vectors out.
+"""The engine: a checkpoint in, hidden states, logits, sentence vectors or text out.
 
-It opens, places, pads and pools; everything else is done by the rooms below.
+It opens, places and runs; everything else is done by the rooms below.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral
-from pathlib import Path
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from stof_cupy import models
-from stof_cupy.errors import ArgumentError, ConfigError, DTypeError, mismatch
+from stof_cupy.dtypes import as_dtype
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import fuse_epilogues
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.interop import export_array, import_array
-from stof_cupy.models.checkpoint import read_checkpoint
-from stof_cupy.models.extras import require
-from stof_cupy.models.inputs import host_arrays, lower_mask, model_inputs
-from stof_cupy.models.packaged import mending
-from stof_cupy.models.sentences import SentenceConfig
+from stof_cupy.models.inputs import image_inputs, model_inputs
+from stof_cupy.models.opening import checkpoint_folder, open_weights
+from stof_cupy.models.progress import bar
 from stof_cupy.models.target import Target
-from stof_cupy.models.tokenizer import Tokenizer, pad
+from stof_cupy.models.tasks import TextTasks
 
 __all__ = ["TransformerEngine"]
 
 
-class TransformerEngine:
+class TransformerEngine(TextTasks):
     """Runs a Transformer from its weights, with any attention mask.
 
     Parameters
     ----------
     weights : path or mapping
-        A Hugging Face style directory (``config.json``, ``model.safetensors``, ``tokenizer.json``),
-        or the weights by their names there, as NumPy or DLPack arrays, together with `config`.
+        A Hugging Face style directory (``config.json``, ``model.safetensors`` or
+        ``pytorch_model.bin``, sharded or not, ``tokenizer.json``), a ``.gguf`` file, an ``.onnx``
+        file together with `config`, or the weights by their Hugging Face names, as NumPy or DLPack
+        arrays, together with `config`.
         On NumPy float32 arrays are used where they are, not copied: do not change them afterwards.
     config : mapping, optional
         The fields of ``config.json``; replaces the directory's own.
@@ -48,6 +47,8 @@ class TransformerEngine:
     dtype : {"float16", "bfloat16", "float32"} or dtype, optional
         Of weights and hidden states. Default float16 on CUDA, float32 on NumPy, which computes in
         float32 whatever `dtype` is.
+    progress : bool
+        Show a progress bar on stderr while weights are read.
 
     Attributes
     ----------
@@ -94,25 +95,44 @@ class TransformerEngine:
         backend: str = "auto",
         device: int | None = None,
         dtype: Any = None,
+        progress: bool = False,
     ) -> None:
         self._target = target = Target.choose(backend, dtype, device)
         self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
-        checked, tensors, self._tokenizer_path = _open(weights, config)
-        self._model = models.build(checked, tensors)
+        checked, tensors, self._tokenizer_path = open_weights(weights, config)
+        self._folder = checkpoint_folder(weights)
+        # On NumPy weights stay what they are, in the file if they can: it computes in float32.
+        wanted = None if target.device is None else as_dtype(target.dtype)
+        with bar(len(tensors), progress, unit="weight", title="reading") as shown:
+            self._model = models.build(checked, tensors, dtype=wanted, taken=shown.update)
         self.config = dict(checked)
         self.graph: Graph = fuse_epilogues(self._model.graph)
-        self._text: tuple[Tokenizer, SentenceConfig] | None = None
+        self._text = None
+        self._others: dict[str, Executor] = {}
+        self._lock = threading.Lock()
         self._executor = Executor(
             self.graph, backend=target.backend, dtype=target.dtype, device=target.device
         )
 
-    def run(self, x: Any, *, lengths: Any = None, mask: Any = None, token_types: Any = None) -> Any:
-        """Return the last hidden states of a batch of token ids.
+    def run(
+        self,
+        x: Any,
+        *,
+        lengths: Any = None,
+        mask: Any = None,
+        token_types: Any = None,
+        layer_masks: Mapping[int, Any] | None = None,
+        global_tokens: Any = None,
+        output: str = "hidden",
+    ) -> Any:
+        """Return the last hidden states, or the logits, of a batch of token ids.
 
         Parameters
         ----------
         x : array of int, (batch, seq)
-            Token ids: NumPy, CuPy or any DLPack array, or nested lists.
+            Token ids: NumPy, CuPy or any DLPack array, or nested lists. An image encoder takes
+            pixels instead, float (batch, channels, height, width), normalised; sides are multiples
+            of its patch.
         lengths : array of int, (batch,), optional
             Sequence i is ``x[i, :lengths[i]]``; what follows is padding, attended by nothing.
             Default: all of it.
@@ -121,14 +141,24 @@ class TransformerEngine:
             array may have leading axes that broadcast to (batch, heads): (batch, 1) is a mask per
             sequence, (1, heads) or (heads,) one per head. A string is a spec such as
             ``"sliding:w=64"`` (:func:`stof_cupy.masks.from_spec`); a callable is given seq and
-            returns any of the others but a string. Default: all may.
+            returns any of the others but a string. Where the model itself masks (a decoder what
+            comes later, Gemma what is far), that stays masked. Default: all may.
         token_types : array of int, (batch, seq), optional
             Default 0.
+        layer_masks : mapping of int to mask, optional
+            For single layers, what takes the place of the model's own mask.
+        global_tokens : int, sequence of int, or bool array (batch, seq), optional
+            Of a Longformer: how many tokens at the start attend to all and are attended by all, or
+            their positions, or flags. Default: none.
+        output : {"hidden", "logits", "pooled"}
+            The logits are those of a language model; pooled is what an encoder's head makes of
+            the first state, where the checkpoint has that head.
 
         Returns
         -------
-        array of `dtype`, (batch, seq, hidden)
-            Of the kind and on the device of `x`; 0 at padding.
+        array of `dtype`, (batch, seq, hidden), (batch, seq, vocabulary) or (batch, hidden)
+            Of the kind and on the device of `x`; 0 at padding. The first state of an image is its
+            class token's.
 
         Raises
         ------
@@ -138,82 +168,28 @@ class TransformerEngine:
             If shapes do not fit each other or the model's heads, or seq is more than the model
             has positions.
         ArgumentError
-            If a token id, type or length is out of its range.
+            If a token id, type or length is out of its range, or the model has no such output.
         """
+        if output not in ("hidden", "logits", "pooled"):
+            expected = "'hidden', 'logits' or 'pooled'"
+            raise ArgumentError(mismatch("output", repr(output), expected))
+        pooler = self._model.pooler if output == "pooled" else None
+        if output == "pooled" and pooler is None:
+            expected = "'hidden': the model, or its checkpoint, has no such head"
+            raise ArgumentError(mismatch("output", "'pooled'", expected))
         ids, origin = import_array(x, "x")
         with self._target.active():
-            return export_array(self._forward(ids, lengths, mask, token_types), origin)
+            result = self._forward(
+                ids, lengths, mask, token_types, layer_masks, output, global_tokens
+            )
+            if pooler is not None:
+                result = self._run(pooler, {"hidden": result[:, :1]})["pooled"][:, 0]
+            return export_array(result, origin)
 
-    def encode(
-        self,
-        sentences: Iterable[str],
-        *,
-        mask: Any = None,
-        max_length: int | None = None,
-        batch_size: int = 32,
-        progress: bool = False,
-    ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return one vector a sentence: its hidden states, pooled as the model wants, of length 1.
-
-        That is their mean, or the first one if the checkpoint's ``1_Pooling/config.json`` says so.
-        A sentence without tokens gets a vector of 0.
-
-        Parameters
-        ----------
-        sentences : iterable of str
-            Each is cut, with a warning, at `max_length` tokens.
-        max_length : int, optional
-            Special tokens included. Default: ``max_seq_length`` in the checkpoint's
-            ``sentence_bert_config.json`` (256 for all-MiniLM-L6-v2, which takes 512), without it
-            the most tokens the model takes.
-        mask : str or callable, optional
-            As in :meth:`run`; batches differ in seq, so a spec or a callable is what fits. It may
-            be per head, not per sequence, because sentences are run in another order.
-        batch_size : int
-            Sentences of like length are run together, at most this many.
-        progress : bool
-            Show a progress bar on stderr.
-
-        Returns
-        -------
-        ndarray of float32, (len(sentences), hidden)
-
-        Raises
-        ------
-        DTypeError
-            If `sentences` are not strings.
-        ShapeError, MaskError
-            If the mask does not fit.
-        ArgumentError
-            If the engine's weights came without a tokenizer, or `batch_size` or `max_length` is not
-            an integer in its range.
-        CheckpointError
-            If the tokenizer is damaged or does not fit the model, or pooling is of another kind.
-        MissingDependencyError
-            Without the ``models`` extra.
-        """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
-            raise ArgumentError(mismatch("batch_size", repr(batch_size), "a positive integer"))
-        rows = self.tokenize(sentences, max_length=max_length)
-        pooling = self._read_text()[1].pooling
-        not_empty = [i for i, row in enumerate(rows) if row]
-        longest_first = sorted(not_empty, key=lambda i: -len(rows[i]))
-        out = np.zeros((len(rows), self._model.hidden_size), np.float32)
-        with self._target.active(), _bar(len(not_empty), progress) as bar:
-            for start in range(0, len(not_empty), batch_size):
-                batch = longest_first[start : start + batch_size]
-                ids, lengths = pad([rows[i] for i in batch])
-                batch_of_one = (1, self._model.heads, ids.shape[1], ids.shape[1])
-                lowered = lower_mask(mask, batch_of_one, self._target)
-                hidden = self._forward(ids, lengths, lowered, None)
-                # Padding is 0, so the sum is over the sentence; a mean would only be rescaled.
-                kept = hidden[:, :1] if pooling == "cls" else hidden
-                total = kept.astype(np.float32).sum(axis=1)
-                out[batch] = total if self.device is None else total.get()
-                bar.update(len(batch))
-        norms = np.linalg.norm(out, axis=1, keepdims=True)
-        np.divide(out, norms, out=out, where=norms > 0)
-        return out
+    def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
+        vision: Any = self._model.vision
+        given = image_inputs(self._model, vision, self._target, pixels, mask, layer_masks)
+        return self._executor.run(given)["hidden"]
 
     def explain(self) -> str:
         """Return as text what a run does: where, in which type, and the graph's nodes."""
@@ -221,10 +197,38 @@ class TransformerEngine:
         head = f"{self.config['model_type']}, {size:.1f} M weights, on {self._target}"
         return f"{head}\n{self.graph.show()}"
 
-    def _forward(self, ids: Any, lengths: Any, mask: Any, token_types: Any) -> Any:
+    def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one of the model's graphs; those beside :attr:`graph` are made when first used."""
+        if graph is self._model.graph:
+            return self._executor.run(inputs)
+        with self._lock:
+            executor = self._others.get(graph.name)
+            if executor is None:
+                fused = fuse_epilogues(graph)
+                executor = Executor(
+                    fused, backend=self.backend, dtype=self.dtype, device=self.device
+                )
+                self._others[graph.name] = executor
+        return executor.run(inputs)
+
+    def _forward(
+        self,
+        ids: Any,
+        lengths: Any,
+        mask: Any,
+        token_types: Any = None,
+        layer_masks: Mapping[int, Any] | None = None,
+        output: str = "hidden",
+        global_tokens: Any = None,
+    ) -> Any:
         """Check the inputs, run the graph, clear the padding."""
-        inputs = model_inputs(self._model, self._target, ids, lengths, mask, token_types)
-        hidden = self._executor.run(inputs)["hidden"]
+        if self._model.vision is not None:
+            return self._see(ids, mask, layer_masks)
+        inputs = model_inputs(
+            self._model, self._target, ids, lengths, mask, token_types,
+            layer_masks=layer_masks, logits=output == "logits", global_tokens=global_tokens,
+        )  # fmt: skip
+        hidden = self._executor.run(inputs)["logits" if output == "logits" else "hidden"]
         if lengths is not None:
             positions = self._target.xp.arange(hidden.shape[1], dtype=np.int32)
             kept = positions < inputs["lengths"][:, None]
@@ -232,65 +236,3 @@ class TransformerEngine:
             bits = hidden.view(f"u{hidden.itemsize}")
             bits *= kept[:, :, None]
         return hidden
-
-    def tokenize(
-        self, sentences: Iterable[str], *, max_length: int | None = None
-    ) -> list[list[int]]:
-        """Return the token ids of each sentence as :meth:`encode` uses them."""
-        tokenizer, config = self._read_text()
-        most = self._model.max_positions
-        if max_length is None:
-            return tokenizer(sentences, min(config.max_length or most, most))
-        if isinstance(max_length, bool) or not isinstance(max_length, Integral):
-            raise ArgumentError(mismatch("max_length", repr(max_length), "an integer"))
-        if not 1 <= max_length <= most:
-            raise ArgumentError(mismatch("max_length", max_length, f"an integer from 1 to {most}"))
-        return tokenizer(sentences, int(max_length))
-
-    def _read_text(self) -> tuple[Tokenizer, SentenceConfig]:
-        """Return what turns text into ids and hidden states into vectors, read when first used."""
-        if self._text is None:
-            if self._tokenizer_path is None:
-                raise ArgumentError(
-                    mismatch(
-                        "weights",
-                        "a checkpoint without tokenizer.json",
-                        "one with it for encode()",
-                        "run() takes token ids",
-                    )
-                )
-            root = self._tokenizer_path.parent
-            with mending(root):
-                config = SentenceConfig.read(root)
-                size, lower_case = self._model.vocab_size, config.lower_case
-                self._text = Tokenizer(self._tokenizer_path, size, lower_case=lower_case), config
-        return self._text
-
-
-def _open(
-    weights: str | os.PathLike[str] | Mapping[str, Any], config: Mapping[str, Any] | None
-) -> tuple[Mapping[str, Any], Mapping[str, Any], Path | None]:
-    """Return config, tensors and tokenizer path of what the caller calls weights."""
-    if isinstance(weights, (str, os.PathLike)):
-        with mending(Path(weights)):
-            checkpoint = read_checkpoint(Path(weights))
-        chosen = checkpoint.config if config is None else config
-        return chosen, checkpoint.tensors, checkpoint.tokenizer_path
-    if not isinstance(weights, Mapping):
-        expected = "the path of a checkpoint or a mapping of arrays"
-        raise DTypeError(mismatch("weights", type(weights).__name__, expected))
-    if config is None:
-        raise ConfigError(mismatch("config", None, "a mapping, because weights are one"))
-    return config, host_arrays(weights), None
-
-
-class _NoBar:
-    def update(self, count: int) -> None:
-        """Show nothing."""
-
-
-def _bar(total: int, show: bool) -> AbstractContextManager[Any]:
-    if not show:
-        return nullcontext(_NoBar())
-    bar: AbstractContextManager[Any] = require("tqdm").tqdm(total=total, unit="text")
-    return bar

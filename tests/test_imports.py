@@ -25,11 +25,12 @@ LAYERS = {
     "models": 7,
     "engine": 8,
     **dict.fromkeys(("cli_calibrate", "cli_mask"), 8),
-    "cli": 9,
+    "cli_models": 9,
+    "cli": 10,
 }
 HEAVY = {
     *("cupy", "cupyx", "scipy", "ml_dtypes", "safetensors", "tokenizers", "gguf", "onnx"),
-    *("tqdm", "matplotlib", "torch", "jax"),
+    *("tqdm", "matplotlib", "torch", "jax", "PIL"),
 }
 
 

@@ -24,4 +24,17 @@ __device__ __forceinline__ float reciprocal(float x) {
   return r;
 }
 
+// sin(x) and cos(x) of x in [-pi, pi]. Absolute error about 2^-20.
+__device__ __forceinline__ float sine(float x) {
+  float r;
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+__device__ __forceinline__ float cosine(float x) {
+  float r;
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 }  // namespace stof::ptx

@@ -17,6 +17,7 @@ import numpy as np
 from stof_cupy.dtypes import DEFAULT_FLOAT, as_dtype, compute_dtype
 from stof_cupy.errors import ArgumentError, DeviceError, mismatch
 from stof_cupy.graph import meaning
+from stof_cupy.graph.calls_decoder import DECODER_CALLS
 from stof_cupy.graph.feeds import mask_leads, read_feeds
 from stof_cupy.graph.ir import Graph, Node
 from stof_cupy.graph.registry import OPS
@@ -27,6 +28,7 @@ from stof_cupy.ops.embedding import embedding
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.norm import layer_norm
+from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["CALLS", "Executor"]
 
@@ -48,11 +50,17 @@ def _attention(
     v: Array,
     mask: Any,
     lengths: Array | None,
+    table: Array | None,
     *,
     scale: float | None,
     softcap: float | None,
+    bidirectional: bool,
+    max_distance: int,
 ) -> Array:
-    return attention(q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths)
+    bias = None
+    if table is not None:
+        bias = RelativeBias(table, bidirectional=bidirectional, max_distance=max_distance)
+    return attention(q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths, bias=bias)
 
 
 def _embedding(
@@ -77,6 +85,7 @@ CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
         "embedding": _embedding,
         "split_heads": meaning.split_heads,
         "merge_heads": meaning.merge_heads,
+        **DECODER_CALLS,
     }
 )
 """How each operator is run, on NumPy and on CuPy arrays: inputs by position, attrs by keyword."""
@@ -213,7 +222,9 @@ class Executor:
             By input name: NumPy arrays, or CuPy arrays on the executor's device. Floats may be of
             any float type, int and lengths inputs of any integer type. A mask is anything that
             `masks.as_masks` takes: one for all, or with leading axes that broadcast to the (batch,
-            heads) of every attention that reads it. Masks and lengths may be None or absent.
+            heads) of every attention that reads it. Masks, lengths and caches may be None or
+            absent. A cache is an array of the type that values between operators have (see
+            `dtype`), which the run writes to.
         observe : callable, optional
             Called as ``observe(node, array)`` after every operator; an array it returns takes the
             place of the operator's result.

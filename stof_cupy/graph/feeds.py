@@ -107,13 +107,19 @@ def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | Non
         raise DTypeError(mismatch(what, type(value).__name__, expected))
     if device is not None and value.device.id != device:
         raise DeviceError(mismatch(what, f"device {value.device.id}", f"device {device}"))
-    fits = is_float(value.dtype) if node.dtype == "float" else value.dtype.kind in "iu"
+    float_like = node.dtype in ("float", "cache")
+    fits = is_float(value.dtype) if float_like else value.dtype.kind in "iu"
     if not fits:
-        wanted = "floats" if node.dtype == "float" else "integers"
+        wanted = "floats" if float_like else "integers"
         raise DTypeError(mismatch(what, dtype_name(value.dtype), wanted))
     if node.dtype == "int":
         return value
-    if node.dtype == "float":
+    if node.dtype == "cache":
+        # It is written to, so a copy would not do.
+        if value.dtype != float_dtype:
+            raise DTypeError(mismatch(what, dtype_name(value.dtype), dtype_name(float_dtype)))
+        return value
+    if float_like:
         return value.astype(float_dtype, copy=False)
     # Attention clips lengths to its keys, of which int32 can count all; a larger length must not
     # wrap around to a small one on the way there.

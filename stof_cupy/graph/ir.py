@@ -102,7 +102,7 @@ class Graph:
             ``(batch,)``. What a run gives for a mask may have leading axes all the same: they
             broadcast to the batch and heads of the attention that reads it.
         dtype : {"float", "int", "mask", "lengths"}
-            A mask or lengths input may be None at run time.
+            A mask, lengths or cache input may be None at run time; a run writes to a cache.
 
         Raises
         ------

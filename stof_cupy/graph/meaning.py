@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.ops.relative_bias import RelativeBias
+
 if TYPE_CHECKING:
     from stof_cupy.graph.ir import Graph, Node
 
@@ -91,9 +93,12 @@ def attention(
     v: Array,
     mask: Any,
     lengths: Array | None,
+    relative_bias: Array | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
+    bidirectional: bool = True,
+    max_distance: int = 128,
 ) -> Array:
     """Return softmax(scale * q @ k.T, over kept keys) @ v; rows that keep nothing are 0."""
     group = q.shape[1] // k.shape[1]
@@ -101,6 +106,9 @@ def attention(
     scores = q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if softcap is not None:
         scores = softcap * np.tanh(scores / softcap)
+    if relative_bias is not None:
+        bias = RelativeBias(relative_bias, bidirectional=bidirectional, max_distance=max_distance)
+        scores = scores + bias.toarray(*scores.shape[2:])
     kept = np.ones(scores.shape, bool)
     if mask is not None:
         kept &= np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask, bool)
@@ -141,9 +149,9 @@ def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
 
     def leaf(node: Node) -> Any:
         value = graph.constants[node.name] if node.op == "constant" else inputs.get(node.name)
-        if node.dtype in ("mask", "lengths"):
+        if node.dtype in ("mask", "lengths") or value is None:
             return value
-        return np.asarray(value, np.float64 if node.dtype == "float" else np.int64)
+        return np.asarray(value, np.int64 if node.dtype == "int" else np.float64)
 
     values: dict[Node | None, Any] = {None: None}
     for node in graph.nodes():

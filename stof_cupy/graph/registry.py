@@ -16,13 +16,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.graph import meaning, shapes
+from stof_cupy.graph import meaning, meaning_decoder, shapes, shapes_decoder
+from stof_cupy.graph.frequencies import Frequencies
 from stof_cupy.graph.shapes import Shape
 
 __all__ = ["DTYPES", "OPS", "REQUIRED", "Attr", "OpDef", "Port"]
 
-DTYPES = ("float", "int", "mask", "lengths")
-"""What a node's value can be; ``float`` is whatever type the graph is run in."""
+DTYPES = ("float", "int", "mask", "lengths", "cache")
+"""What a node's value can be; ``float`` is whatever type the graph is run in.
+
+A ``cache`` is a float input that a run may leave out, and that it writes to.
+"""
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
 """Default of an attribute that has none."""
@@ -120,6 +124,12 @@ def _finite_or_none(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
 def _port(word: str, optional: bool) -> Port:
     name, _, dtype = word.partition(":")
     return Port(name, dtype or "float", optional)
@@ -141,14 +151,17 @@ _TABLE = (
         "``activation(x @ w.T + bias) + residual``; w is stored (N, K).",
     ),
     OpDef(
-        "attention", "CI", _ports("q k v", "mask:mask lengths:lengths"),
+        "attention", "CI", _ports("q k v", "mask:mask lengths:lengths relative_bias"),
         (
             Attr("scale", "a finite number, or None: 1 / sqrt(head_dim)", _finite_or_none, None),
             Attr("softcap", "a positive number, or None", _positive_or_none, None),
+            Attr("bidirectional", "True or False", _flag, default=True),
+            Attr("max_distance", "an int of at least 1", _positive_int, default=128),
         ),
         shapes.attention, meaning.attention,
         "``softmax(scale * q @ k.T) @ v`` over the kept elements; a row that keeps none is 0. With "
-        "a softcap, scores are ``softcap * tanh(scores / softcap)``.",
+        "a softcap, scores are ``softcap * tanh(scores / softcap)``; relative_bias is T5's, see "
+        "`stof_cupy.ops.relative_bias.RelativeBias`, which the last two attributes belong to.",
     ),
     OpDef(
         "layer_norm", "MI", _ports("x weight bias"),
@@ -172,6 +185,60 @@ _TABLE = (
         _ports("ids:int table", "position_table token_types:int type_table"), (),
         shapes.embedding, meaning.embedding,
         "``table[ids] + position_table[arange(seq)] + type_table[token_types]``.",
+    ),
+    OpDef(
+        "rms_norm", "MI", _ports("x weight"),
+        (Attr("eps", "a positive number", _positive_float),),
+        shapes_decoder.rms_norm, meaning_decoder.rms_norm,
+        "Divide the last axis by the root of its mean square, then ``* weight``.",
+    ),
+    OpDef(
+        "mul", "MI", _ports("x y"), (),
+        shapes.add, meaning_decoder.mul,
+        "``x * y``; y broadcasts over the leading axes of x.",
+    ),
+    OpDef(
+        "gated", "MI", _ports("x y"),
+        (Attr("activation", *_one_of("silu", "gelu", "gelu_tanh", "relu"), default="silu"),),
+        shapes_decoder.pair, meaning_decoder.gated,
+        "``activation(x) * y``.",
+    ),
+    OpDef(
+        "silu", "MI", _ports("x"), (),
+        shapes.elementwise, meaning_decoder.silu,
+        "``x / (1 + exp(-x))``.",
+    ),
+    OpDef(
+        "relu", "MI", _ports("x"), (),
+        shapes.elementwise, meaning_decoder.relu,
+        "``max(x, 0)``.",
+    ),
+    OpDef(
+        "softcap", "MI", _ports("x cap"), (),
+        shapes_decoder.softcap, meaning_decoder.softcap,
+        "``cap * tanh(x / cap)``.",
+    ),
+    OpDef(
+        "rotary", "MI", _ports("x positions:int"),
+        (
+            Attr("frequency", "finite numbers, one a pair", Frequencies),
+            Attr("interleaved", "True or False", _flag, default=False),
+            Attr("magnitude", "a positive number", _positive_float, default=1.0),
+        ),
+        shapes_decoder.rotary, meaning_decoder.rotary,
+        "Turn pairs of elements of each head by ``position * frequency``: (i, i + half) or, "
+        "interleaved, (2i, 2i + 1).",
+    ),
+    OpDef(
+        "kv_cache", "MI", _ports("x positions:int", "cache:cache"), (),
+        shapes_decoder.kv_cache, meaning_decoder.kv_cache,
+        "The cache after x has been written into it at its positions; without one, x. A run writes "
+        "into the array it is given.",
+    ),
+    OpDef(
+        "take_rows", "MI", _ports("x rows:int"), (),
+        shapes_decoder.take_rows, meaning_decoder.take_rows,
+        "The tokens of x numbered ``rows``, counted across the batch.",
     ),
     OpDef(
         "split_heads", "view", _ports("x"),

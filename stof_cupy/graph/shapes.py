@@ -131,8 +131,8 @@ def merge_heads(shapes: Shapes, attrs: Attrs) -> Shape:
 def attention(shapes: Shapes, attrs: Attrs) -> Shape:
     """``q (batch, heads, sq, d), k (batch, kv, sk, d), v (batch, kv, sk, dv) -> as q, with dv``.
 
-    Beside them lengths (batch,) and mask (sq, sk), which in a run may have leading axes that
-    broadcast to (batch, heads).
+    Beside them lengths (batch,), relative_bias (buckets, heads) and mask (sq, sk), which in a run
+    may have leading axes that broadcast to (batch, heads).
     """
     q = ranked(shapes, "q", 4)
     k = ranked(shapes, "k", 4)
@@ -144,4 +144,5 @@ def attention(shapes: Shapes, attrs: Attrs) -> Shape:
         raise GraphError(mismatch("k", f"{kv_heads} heads", f"a divisor of the {heads} heads of q"))
     expect("mask", shapes["mask"], (q[2], k[2]), "a mask is (query positions, key positions)")
     expect("lengths", shapes["lengths"], (q[0],), f"q has shape {format_shape(q)}")
+    expect("relative_bias", shapes["relative_bias"], (None, heads), "it is (buckets, heads)")
     return (q[0], heads, q[2], v[3])

@@ -22,6 +22,7 @@ from stof_cupy.jit.attention_kernels import (
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
+from stof_cupy.jit.decoder_kernels import kv_cache, rms_norm, rotary
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -87,6 +88,12 @@ GEMM_TILES = (GemmTile(128, 128, 64, 32), GemmTile(64, 64, 32, 32))
 """Large tile for throughput, small tile for products too small to fill the GPU with large ones."""
 
 _ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "GeluTanh"}
+
+_FUNCTORS = {"add": "Add", "mul": "Multiply", "softcap": "SoftCap"}
+for _name, _type in {**_ACTIVATIONS, "silu": "Silu", "relu": "Relu"}.items():
+    _FUNCTORS[_name] = f"Unary<stof::activation::{_type}>"
+    _FUNCTORS[f"gated_{_name}"] = f"Gated<stof::activation::{_type}>"
+"""What :func:`elementwise` can be, and its type."""
 
 
 @cache
@@ -170,13 +177,12 @@ def embedding(dtype: str) -> KernelSpec:
 
 @cache
 def elementwise(dtype: str, op: str) -> KernelSpec:
-    """Return ``"add"``, ``"gelu"`` or ``"gelu_tanh"`` over contiguous arrays."""
+    """Return one of `_FUNCTORS`, such as ``"add"`` or ``"gelu"``, over contiguous arrays."""
     t = _SHORT[dtype]
-    functor = "stof::Add" if op == "add" else f"stof::Unary<stof::activation::{_ACTIVATIONS[op]}>"
     return KernelSpec(
         name=f"{op}_{t}",
         header="elementwise.cuh",
-        type=f"stof::Elementwise<stof::{t}, {functor}>",
+        type=f"stof::Elementwise<stof::{t}, stof::{_FUNCTORS[op]}>",
         params=(
             *((name, "u8") for name in ("x", "y", "out")),
             *((name, "i8") for name in ("count", "period")),
@@ -280,8 +286,9 @@ def catalogue() -> tuple[KernelSpec, ...]:
         )
         for tile, epilogue in product(GEMM_TILES, epilogues):
             specs.append(gemm_sm80(dtype, tile, **epilogue))
-        specs += [layer_norm(dtype), embedding(dtype)]
-        specs += [elementwise(dtype, op) for op in ("add", "gelu", "gelu_tanh")]
+        specs += [layer_norm(dtype), rms_norm(dtype), embedding(dtype), kv_cache(dtype)]
+        often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
+        specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
     specs += [mask_select(dtype) for dtype in _SCORES]
     specs += [mask_documents(dtype) for dtype in _IDS]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]

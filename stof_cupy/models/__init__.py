@@ -5,7 +5,7 @@ A family is one file and one row of :data:`FAMILIES`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,57 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stof_cupy.graph import Graph
+    from stof_cupy.models.images import Vision
+    from stof_cupy.models.sparse import Request
 
-__all__ = ["FAMILIES", "Model", "build", "random_weights", "shown"]
+__all__ = ["FAMILIES", "LayerMask", "Model", "build", "random_weights", "shown"]
 
-FAMILIES: dict[str, str] = {"bert": "stof_cupy.models.bert"}
+FAMILIES: dict[str, str] = {
+    "bert": "stof_cupy.models.bert",
+    "gpt2": "stof_cupy.models.gpt2",
+    "llama": "stof_cupy.models.llama",
+    "gemma3_text": "stof_cupy.models.gemma3",
+    "t5": "stof_cupy.models.t5",
+    "vit": "stof_cupy.models.vit",
+    "dinov2": "stof_cupy.models.dinov2",
+    "longformer": "stof_cupy.models.longformer",
+    "big_bird": "stof_cupy.models.big_bird",
+}
 """``config["model_type"]`` -> the module of the family.
 
 It has ``build(config, weights) -> Model``, which takes its weights from a
-:class:`~stof_cupy.models.weights.Weights` by their names there, and ``UNUSED``, the patterns of
-those it may leave.
+:class:`~stof_cupy.models.weights.Weights` by their names there; ``PREFIX``, which is dropped from
+the checkpoint's names; and ``UNUSED``, the patterns of weights it may leave.
 """
+
+
+@dataclass(frozen=True)
+class LayerMask:
+    """Who attends to whom in a layer unless a caller says otherwise.
+
+    Attributes
+    ----------
+    causal : bool
+        Whether keys after the query are masked.
+    window : int or None
+        How far a key may be, see :func:`stof_cupy.masks.sliding_window`; None: anywhere.
+    """
+
+    causal: bool = False
+    window: int | None = None
+
+    @property
+    def spec(self) -> str | None:
+        """What :func:`stof_cupy.masks.from_spec` takes; None where all may attend to all.
+
+        Examples
+        --------
+        >>> LayerMask(causal=True, window=511).spec, LayerMask(causal=True).spec
+        ('sliding:w=511,causal=1', 'causal')
+        """
+        if self.window is not None:
+            return f"sliding:w={self.window},causal={int(self.causal)}"
+        return "causal" if self.causal else None
 
 
 @dataclass(frozen=True)
@@ -38,8 +79,10 @@ class Model:
     Attributes
     ----------
     graph : Graph
-        Unfused; inputs ``ids``, ``token_types`` (batch, seq), ``mask``, ``lengths``; output
-        ``hidden``.
+        Unfused; inputs ``ids`` and, where the model has them, ``token_types``, ``positions``
+        (batch, seq), ``lengths``, ``rows`` (batch, picked), the masks ``mask`` of all layers or
+        ``mask.0``, ``mask.1`` and so on, and the caches ``cache_k.0``, ``cache_v.0`` and so on;
+        outputs ``hidden`` and, of language models, the ``logits`` of the tokens numbered `rows`.
     vocab_size, max_positions, token_types : int
         Token ids are in ``[0, vocab_size)``, sequences at most `max_positions` tokens, token types
         in ``[0, token_types)``.
@@ -47,6 +90,22 @@ class Model:
         Width of the hidden states.
     heads : int
         Of every attention: what masks per head have to fit.
+    kind : {"encoder", "decoder", "encoder-decoder", "image encoder"}
+        Decoders and encoder-decoders can generate. An image encoder's inputs are ``patches``
+        (batch, seq, values) and ``places`` (seq, hidden), and masks.
+    layer_masks : tuple of LayerMask
+        One a layer, where layers have masks of their own.
+    bridge, decoder : Graph or None, Model or None
+        Of an encoder-decoder, whose `graph` is the encoder: from its ``hidden`` to the inputs
+        ``cross_k.0`` and so on of the decoder, which takes ``source_lengths`` too.
+    start : int
+        The token that its decoder begins with.
+    vision : Vision or None
+        How an image encoder makes its inputs of pixels.
+    pooler : Graph or None
+        From the state of the first token, ``hidden``, to ``pooled``.
+    feeds : callable or None
+        ``(model, request) -> inputs``: what makes the masks where a layer has more than one.
     """
 
     graph: Graph
@@ -55,9 +114,23 @@ class Model:
     token_types: int
     hidden_size: int
     heads: int
+    kind: str = "encoder"
+    layer_masks: tuple[LayerMask, ...] = ()
+    bridge: Graph | None = None
+    decoder: Model | None = None
+    start: int = 0
+    vision: Vision | None = None
+    feeds: Callable[[Model, Request], dict[str, Any]] | None = None
+    pooler: Graph | None = None
 
 
-def build(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]]) -> Model:
+def build(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray[Any, Any]],
+    *,
+    dtype: np.dtype[Any] | None = None,
+    taken: Callable[[], object] | None = None,
+) -> Model:
     """Map a checkpoint to a graph with the family that ``config["model_type"]`` names.
 
     Parameters
@@ -66,6 +139,11 @@ def build(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]]
         A Hugging Face ``config.json``.
     tensors : mapping of str to ndarray
         The weights by the checkpoint's names.
+    dtype : dtype, optional
+        What matrices are cast to as they are read, so that they are never all there in another
+        type. Default: they stay as they are.
+    taken : callable, optional
+        Called after each weight that has been read.
 
     Raises
     ------
@@ -78,7 +156,7 @@ def build(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray[Any, Any]]
         If a weight is missing, unexpected or of the wrong shape.
     """
     family = _family(config)
-    weights = Weights(tensors, prefix=f"{config['model_type']}.")
+    weights = Weights(tensors, family.PREFIX, dtype=dtype, taken=taken)
     model: Model = family.build(config, weights)
     weights.finish(family.UNUSED)
     return model

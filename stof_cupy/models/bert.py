@@ -11,20 +11,23 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import Model, shown
+from stof_cupy.models.fields import INERT
+from stof_cupy.models.pooling import pooler_of
 
 if TYPE_CHECKING:
     from stof_cupy.graph import Graph, Node
     from stof_cupy.models.weights import Weights
 
-__all__ = ["UNUSED", "BertConfig", "build"]
+__all__ = ["PREFIX", "UNUSED", "BertConfig", "BertLayers", "build"]
 
 _GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 """``hidden_act`` -> the `approximate` of the gelu op."""
 
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "model_type": ("bert",),
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
     "is_encoder_decoder": (False, None),
@@ -33,25 +36,10 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 }
 """Fields that change the mathematics, with the values that leave it as it is here."""
 
-_INERT = """
-_name_or_path architectures attention_probs_dropout_prob bos_token_id chunk_size_feed_forward
-classifier_dropout directionality dtype eos_token_id finetuning_task gradient_checkpointing
-hidden_dropout_prob id2label initializer_range label2id num_labels output_attentions
-output_hidden_states output_past pad_token_id pooler_fc_size pooler_num_attention_heads
-pooler_num_fc_layers pooler_size_per_head pooler_type problem_type return_dict sep_token_id
-tie_word_embeddings tokenizer_class torch_dtype torchscript transformers_version use_cache
-_attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
-_experts_implementation_internal _num_labels _output_attentions _post_init_done
-attn_implementation cross_attention_hidden_size decoder_start_token_id task_specific_params
-tf_legacy_loss tie_encoder_decoder use_bfloat16
+PREFIX = "bert."
 
-bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
-encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
-forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
-num_beams num_return_sequences output_scores prefix remove_invalid_values repetition_penalty
-return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
-"""
-"""Fields that do not change hidden states at inference; the second part is text generation's."""
+_HEAD = "cls.predictions"
+"""The head that guesses masked tokens; its output is there where its weights are."""
 
 UNUSED = ("embeddings.position_ids", "pooler.*", "cls.*", "classifier.*", "qa_outputs.*")
 """Weights of parts after the hidden states."""
@@ -72,15 +60,25 @@ class BertConfig:
     hidden_act: str
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> BertConfig:
+    def parse(
+        cls, config: Mapping[str, Any], family: str = "BERT", *own: str, model_type: str = "bert"
+    ) -> BertConfig:
         """Check `config` field by field.
+
+        Parameters
+        ----------
+        config : mapping
+        family, model_type : str
+            Its name for people and for machines.
+        *own : str
+            Fields that the family reads itself.
 
         Raises
         ------
         ConfigError
             Naming the first field that is missing, unknown, of a wrong type or unsupported.
         """
-        for field, allowed in _FIXED.items():
+        for field, allowed in {**_FIXED, "model_type": (model_type,)}.items():
             if field in config and config[field] not in allowed:
                 raise ConfigError(
                     mismatch(f"config[{field!r}]", repr(config[field]), repr(allowed[0]))
@@ -108,14 +106,14 @@ class BertConfig:
                     f"a multiple of config['num_attention_heads'] = {sizes['num_attention_heads']}",
                 )
             )
-        known = {*cls.__dataclass_fields__, *_FIXED, *_INERT.split()}
+        known = {*cls.__dataclass_fields__, *_FIXED, *INERT.split(), "model_type", *own}
         unknown = sorted(set(config) - known, key=str)
         if unknown:
             raise ConfigError(
                 mismatch(
                     f"config[{unknown[0]!r}]",
                     repr(config[unknown[0]]),
-                    "only fields that a BERT config has",
+                    f"only fields that a {family} config has",
                     "remove it if it does not change the model",
                 )
             )
@@ -148,14 +146,17 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     from stof_cupy.graph import Graph
 
     c = BertConfig.parse(config)
-    graph = Graph("bert")
-    layers = _Layers(graph, weights, c)
+    head = weights.has(f"{_HEAD}.transform.dense.weight")
+    graph = Graph("bert", ("batch", "seq", "picked") if head else ("batch", "seq"))
+    layers = BertLayers(graph, weights, c)
     x = layers.embeddings()
     mask = graph.input("mask", ("seq", "seq"), "mask")
     lengths = graph.input("lengths", ("batch",), "lengths")
     for i in range(c.num_hidden_layers):
         x = layers.encoder(f"encoder.layer.{i}", x, mask, lengths)
     graph.output("hidden", x)
+    if head:
+        graph.output("logits", layers.head(x))
     return Model(
         graph,
         vocab_size=c.vocab_size,
@@ -163,58 +164,101 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
         token_types=c.type_vocab_size,
         hidden_size=c.hidden_size,
         heads=c.num_attention_heads,
+        pooler=pooler_of(weights, "pooler.dense", c.hidden_size),
     )
 
 
 @dataclass(frozen=True)
-class _Layers:
-    """The parts of the encoder, each adding its nodes to one graph."""
+class BertLayers:
+    """The parts of an encoder of BERT's kind, each adding its nodes to one graph."""
 
     graph: Graph
     weights: Weights
     config: BertConfig
 
     def constant(self, name: str, *shape: int) -> Node:
+        """Take a weight as it is."""
         return self.graph.constant(name, self.weights.take(name, shape))
 
-    def linear(self, name: str, x: Node, rows: int, columns: int) -> Node:
+    def linear(self, name: str, x: Node, rows: int, columns: int, *, bias: bool = True) -> Node:
+        """``x @ weight.T + bias``."""
         y = self.graph.gemm(x, self.constant(f"{name}.weight", rows, columns))
-        return self.graph.add(y, self.constant(f"{name}.bias", rows))
+        return self.graph.add(y, self.constant(f"{name}.bias", rows)) if bias else y
 
     def norm(self, name: str, x: Node) -> Node:
+        """LayerNorm."""
         size = self.config.hidden_size
         weight, bias = (self.constant(f"{name}.{part}", size) for part in ("weight", "bias"))
         return self.graph.layer_norm(x, weight, bias, eps=self.config.layer_norm_eps)
 
-    def embeddings(self) -> Node:
+    def embeddings(self, *, first: int = 0, scale: float | None = None) -> Node:
+        """Sum of token, position and type, normalised.
+
+        Parameters
+        ----------
+        first : int
+            The row of the position table that the first token has.
+        scale : float, optional
+            Factor of the token's row.
+        """
         c, g = self.config, self.graph
         ids = g.input("ids", ("batch", "seq"), "int")
         types = g.input("token_types", ("batch", "seq"), "int")
         words, positions, kinds = (
-            self.constant(f"embeddings.{table}_embeddings.weight", rows, c.hidden_size)
+            self.weights.take(f"embeddings.{table}_embeddings.weight", (rows, c.hidden_size))
             for table, rows in (
                 ("word", c.vocab_size),
-                ("position", c.max_position_embeddings),
+                ("position", first + c.max_position_embeddings),
                 ("token_type", c.type_vocab_size),
             )
         )
-        x = g.embedding(ids, words, position_table=positions, token_types=types, type_table=kinds)
+        if scale is not None:
+            words = words.astype(np.float32) * np.float32(scale)
+        x = g.embedding(
+            ids,
+            g.constant("embeddings.word_embeddings.weight", words),
+            position_table=g.constant("embeddings.position_embeddings.weight", positions[first:]),
+            token_types=types,
+            type_table=g.constant("embeddings.token_type_embeddings.weight", kinds),
+        )
         return self.norm("embeddings.LayerNorm", x)
 
-    def encoder(self, name: str, x: Node, mask: Node, lengths: Node) -> Node:
+    def heads(self, name: str, x: Node, *, bias: bool = True) -> Node:
+        """One projection, split into heads."""
+        c = self.config
+        y = self.linear(name, x, c.hidden_size, c.hidden_size, bias=bias)
+        return self.graph.split_heads(y, heads=c.num_attention_heads)
+
+    @property
+    def scale(self) -> float:
+        """Of attention scores."""
+        return float((self.config.hidden_size // self.config.num_attention_heads) ** -0.5)
+
+    def after(self, name: str, context: Node, x: Node) -> Node:
+        """Return the layer that follows from its attention."""
         c, g = self.config, self.graph
-        q, k, v = (
-            g.split_heads(
-                self.linear(f"{name}.attention.self.{part}", x, c.hidden_size, c.hidden_size),
-                heads=c.num_attention_heads,
-            )
-            for part in ("query", "key", "value")
-        )
-        scale = (c.hidden_size // c.num_attention_heads) ** -0.5
-        context = g.merge_heads(g.attention(q, k, v, mask, lengths, scale=scale))
-        y = self.linear(f"{name}.attention.output.dense", context, c.hidden_size, c.hidden_size)
+        y = g.merge_heads(context)
+        y = self.linear(f"{name}.attention.output.dense", y, c.hidden_size, c.hidden_size)
         x = self.norm(f"{name}.attention.output.LayerNorm", g.add(y, x))
         h = self.linear(f"{name}.intermediate.dense", x, c.intermediate_size, c.hidden_size)
         h = g.gelu(h, approximate=_GELU[c.hidden_act])
         y = self.linear(f"{name}.output.dense", h, c.hidden_size, c.intermediate_size)
         return self.norm(f"{name}.output.LayerNorm", g.add(y, x))
+
+    def head(self, x: Node) -> Node:
+        """Return the logits of the rows asked for: what tokens a masked one may be."""
+        c, g = self.config, self.graph
+        picked = g.take_rows(x, g.input("rows", ("batch", "picked"), "int"))
+        y = self.linear(f"{_HEAD}.transform.dense", picked, c.hidden_size, c.hidden_size)
+        y = self.norm(f"{_HEAD}.transform.LayerNorm", g.gelu(y, approximate=_GELU[c.hidden_act]))
+        table = "embeddings.word_embeddings.weight"
+        y = g.gemm(y, g.constant(table, g.constants[table]))
+        return g.add(y, self.constant(f"{_HEAD}.bias", c.vocab_size))
+
+    def encoder(self, name: str, x: Node, mask: Node, lengths: Node) -> Node:
+        """Return a whole layer."""
+        q, k, v = (
+            self.heads(f"{name}.attention.self.{part}", x) for part in ("query", "key", "value")
+        )
+        context = self.graph.attention(q, k, v, mask, lengths, scale=self.scale)
+        return self.after(name, context, x)

@@ -1,13 +1,14 @@
-"""Reads Hugging Face style directories.
+"""Opens checkpoints: Hugging Face style directories, GGUF and ONNX files.
 
-``config.json``, safetensors weights (sharded or not) and, where there is one, ``tokenizer.json``.
+A directory has ``config.json``, weights (safetensors, else ``pytorch_model.bin``; sharded or not)
+and, where there is one, ``tokenizer.json``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,24 @@ from stof_cupy.errors import (
     WeightError,
     mismatch,
 )
-from stof_cupy.models.extras import require
+from stof_cupy.models.gguf_file import open_gguf
+from stof_cupy.models.gguf_names import config_of, tensors_of
+from stof_cupy.models.lazy import LazyTensors
+from stof_cupy.models.onnx_file import open_onnx
+from stof_cupy.models.safetensors_file import open_safetensors
+from stof_cupy.models.torch_file import open_torch
 
 __all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_object"]
 
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+Readers = dict[str, Callable[[], np.ndarray[Any, Any]]]
 
-_INTEGERS = (f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64))
-_DTYPES = ("F16", "BF16", "F32", "F64", *_INTEGERS, "BOOL")
-"""Element types of safetensors that there is a NumPy type for."""
+_FORMATS: tuple[tuple[str, Callable[[Path], Readers]], ...] = (
+    ("model.safetensors", open_safetensors),
+    ("pytorch_model.bin", open_torch),
+)
+"""File names of weights in a directory, the first that is there is read, and what opens them."""
+
+_WEIGHTS = _FORMATS[0][0]
 
 
 @dataclass(frozen=True)
@@ -40,21 +49,24 @@ class Checkpoint:
 
     Attributes
     ----------
-    config : dict
-        ``config.json`` as it stands.
+    config : dict or None
+        ``config.json`` as it stands, or what the metadata of a GGUF file amounts to; None beside an
+        ONNX file without one.
     tensors : mapping of str to ndarray
         The weights by name; each is read from the memory-mapped file when it is asked for.
     tokenizer_path : Path or None
-        ``tokenizer.json``, where there is one.
+        ``tokenizer.json``, where there is one, or the GGUF file.
     """
 
-    config: dict[str, Any]
+    config: dict[str, Any] | None
     tensors: Mapping[str, np.ndarray[Any, Any]]
     tokenizer_path: Path | None
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Open the checkpoint in directory `path`; no weight is read yet.
+    """Open the checkpoint at `path`, a directory or a ``.gguf`` or ``.onnx`` file.
+
+    Of safetensors, torch and GGUF files no weight is read yet.
 
     Raises
     ------
@@ -63,7 +75,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     ConfigError
         If ``config.json`` is not a JSON object.
     CheckpointError
-        If the weights are not valid safetensors.
+        If the weights are damaged or are not what their file's name says.
+    UnsupportedError
+        If a GGUF file is of an architecture not known here.
     MissingDependencyError
         Without the ``models`` extra.
     """
@@ -71,18 +85,36 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     with suppress(RuntimeError):  # no such user, so the path as it is will not be found either
         root = root.expanduser()
     # os.path, because Path's own questions raise for a name that is too long.
+    if os.path.isfile(root) and root.suffix == ".gguf":
+        return _gguf(root)
+    if os.path.isfile(root) and root.suffix == ".onnx":
+        beside = root.parent / "config.json"
+        config = read_object(beside, ConfigError) if beside.is_file() else None
+        return Checkpoint(config, LazyTensors(open_onnx(root)), _tokenizer(root.parent))
     if not os.path.isdir(root):
         what = "a file" if os.path.exists(root) else "no such directory"
         raise CheckpointNotFoundError(
             mismatch(
                 "checkpoint",
                 f"{str(root)!r} ({what})",
-                f"a directory with config.json and {_WEIGHTS}",
+                f"a directory with config.json and {_WEIGHTS}, or a .gguf or .onnx file",
             )
         )
     config = read_object(root / "config.json", ConfigError)
-    tokenizer = root / "tokenizer.json"
-    return Checkpoint(config, _tensors(root), tokenizer if tokenizer.is_file() else None)
+    return Checkpoint(config, LazyTensors(_readers(root)), _tokenizer(root))
+
+
+def _gguf(path: Path) -> Checkpoint:
+    file = open_gguf(path)
+    config = config_of(file)
+    has_tokens = "tokenizer.ggml.tokens" in file.fields
+    tensors = LazyTensors(tensors_of(file, config))
+    return Checkpoint(config, tensors, path if has_tokens else None)
+
+
+def _tokenizer(root: Path) -> Path | None:
+    path = root / "tokenizer.json"
+    return path if path.is_file() else None
 
 
 def read_object(path: Path, error: type[CheckpointError]) -> dict[str, Any]:
@@ -105,83 +137,49 @@ def read_json(path: Path, error: type[CheckpointError]) -> Any:
         raise error(mismatch(str(path), f"unreadable JSON ({bad})", "JSON")) from bad
 
 
-def _tensors(root: Path) -> SafeTensors:
-    if (root / _WEIGHTS).is_file():
-        return SafeTensors(_open(root / _WEIGHTS))
-    if not (root / _INDEX).is_file():
-        others = sorted(p.name for p in root.glob("*.bin")) + sorted(
-            p.name for p in root.glob("*.gguf")
-        )
-        hint = f"{others[0]} is not read here, convert it to safetensors" if others else ""
-        raise CheckpointNotFoundError(
-            mismatch("checkpoint", f"no weights in {str(root)!r}", f"{_WEIGHTS} or {_INDEX}", hint)
-        )
-    shards = read_object(root / _INDEX, CheckpointError).get("weight_map")
+def _readers(root: Path) -> Readers:
+    """Return the weights of a directory, in the first format that is there."""
+    for name, opened in _FORMATS:
+        if (root / name).is_file():
+            return opened(root / name)
+        if (root / f"{name}.index.json").is_file():
+            return _shards(root, f"{name}.index.json", opened)
+    others = sorted(p.name for p in root.iterdir() if p.suffix in (".gguf", ".onnx"))
+    names = " or ".join(name for name, _ in _FORMATS)
+    hint = f"or the path of {others[0]} itself" if others else ""
+    raise CheckpointNotFoundError(
+        mismatch("checkpoint", f"no weights in {str(root)!r}", names, hint)
+    )
+
+
+def _shards(root: Path, index: str, opened: Callable[[Path], Readers]) -> Readers:
+    shards = read_object(root / index, CheckpointError).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(v, str) for v in shards.values()):
         raise CheckpointError(
-            mismatch(f"{_INDEX}['weight_map']", type(shards).__name__, "an object of file names")
+            mismatch(f"{index}['weight_map']", type(shards).__name__, "an object of file names")
         )
-    files: dict[str, Any] = {}
+    readers: Readers = {}
     for name in sorted(set(shards.values())):
         # A shard is a sibling: an index must not make us open files elsewhere.
         if Path(name).name != name or name == "..":
-            raise CheckpointError(mismatch(_INDEX, repr(name), "the name of a file beside it"))
+            raise CheckpointError(mismatch(index, repr(name), "the name of a file beside it"))
         if not os.path.isfile(root / name):
             raise CheckpointNotFoundError(
-                mismatch(
-                    "checkpoint", f"no {name} in {str(root)!r}", f"a shard that {_INDEX} lists"
-                )
+                mismatch("checkpoint", f"no {name} in {str(root)!r}", f"a shard that {index} lists")
             )
-        files |= _open_shard(root / name, shards)
-    return SafeTensors(files)
+        found = opened(root / name)
+        _agree(index, name, shards, found)
+        readers |= found
+    return readers
 
 
-def _open_shard(path: Path, shards: Mapping[str, str]) -> dict[str, Any]:
-    """Return what :func:`_open` does, once file and index agree on what is in the file."""
-    opened = _open(path)
-    listed = {tensor for tensor, shard in shards.items() if shard == path.name}
-    if missing := sorted(listed - opened.keys()):
-        expected = f"it there, as {_INDEX} says"
-        raise WeightError(mismatch("weights", f"no {missing[0]!r} in {path.name}", expected))
-    if extra := sorted(opened.keys() - listed):
+def _agree(index: str, file: str, shards: Mapping[str, str], found: Readers) -> None:
+    """Raise WeightError unless file and index agree on what is in the file."""
+    listed = {tensor for tensor, shard in shards.items() if shard == file}
+    if missing := sorted(listed - found.keys()):
+        expected = f"it there, as {index} says"
+        raise WeightError(mismatch("weights", f"no {missing[0]!r} in {file}", expected))
+    if extra := sorted(found.keys() - listed):
         expected = f"it in {shards[extra[0]]!r}" if extra[0] in shards else "no such weight"
-        got = f"{extra[0]!r} in {path.name}"
-        raise WeightError(mismatch("weights", got, f"{expected}, as {_INDEX} says"))
-    return opened
-
-
-def _open(path: Path) -> dict[str, Any]:
-    """Return, for the name of each tensor in a safetensors file, the open file."""
-    safetensors = require("safetensors")
-    try:
-        file: Any = safetensors.safe_open(path, framework="numpy")
-    except (safetensors.SafetensorError, OSError) as bad:
-        raise CheckpointError(
-            mismatch(str(path), f"unreadable ({bad})", "a safetensors file")
-        ) from bad
-    return dict.fromkeys(file.keys(), file)
-
-
-class SafeTensors(Mapping[str, np.ndarray[Any, Any]]):
-    """Tensors of open safetensors files, by name; an item is read when it is asked for."""
-
-    def __init__(self, files: Mapping[str, Any]) -> None:
-        self._files = files
-
-    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
-        file = self._files[name]
-        dtype = file.get_slice(name).get_dtype()
-        if dtype not in _DTYPES:
-            expected = f"one of {', '.join(_DTYPES)}"
-            raise WeightError(mismatch(f"weight {name!r}", f"elements of type {dtype}", expected))
-        if dtype == "BF16":
-            # NumPy knows the type's name only once ml_dtypes has registered it.
-            import ml_dtypes  # noqa: F401
-        tensor: np.ndarray[Any, Any] = file.get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+        got = f"{extra[0]!r} in {file}"
+        raise WeightError(mismatch("weights", got, f"{expected}, as {index} says"))

@@ -1,4 +1,4 @@
-"""The optional packages of the ``models`` extra, imported when they are needed."""
+"""Optional packages, imported when they are needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stof_cupy.errors import MissingDependencyError, mismatch
 __all__ = ["require"]
 
 
-def require(name: str) -> Any:
-    """Return the module `name`.
+def require(name: str, extra: str = "models") -> Any:
+    """Return the module `name`, which the extra `extra` brings.
 
     Raises
     ------
@@ -21,5 +21,5 @@ def require(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as absent:
-        hint = "pip install 'stof-cupy[models]'"
+        hint = f"pip install 'stof-cupy[{extra}]'"
         raise MissingDependencyError(mismatch(name, "not installed", "installed", hint)) from absent

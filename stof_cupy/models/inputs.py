@@ -11,22 +11,35 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, mismatch
 from stof_cupy.interop import import_array
-from stof_cupy.masks import BsrMask, as_mask, as_masks, from_spec
-from stof_cupy.models import Model
+from stof_cupy.masks import BsrMask, DeviceMask, as_mask, as_masks, from_spec
+from stof_cupy.models import LayerMask, Model
+from stof_cupy.models.images import Vision
+from stof_cupy.models.sparse import Request
 from stof_cupy.models.target import Target
 
-__all__ = ["host_arrays", "lower_mask", "model_inputs"]
+__all__ = ["host_arrays", "image_inputs", "lower_mask", "masks_of", "model_inputs"]
 
 
 def model_inputs(
-    model: Model, target: Target, ids: Any, lengths: Any, mask: Any, token_types: Any
+    model: Model,
+    target: Target,
+    ids: Any,
+    lengths: Any,
+    mask: Any,
+    token_types: Any,
+    *,
+    layer_masks: Mapping[int, Any] | None = None,
+    logits: bool = False,
+    global_tokens: Any = None,
 ) -> dict[str, Any]:
     """Return the inputs of ``model.graph`` on `target`; call it while the target is active.
 
-    See :meth:`stof_cupy.TransformerEngine.run` for what each may be and what is raised.
+    See :meth:`stof_cupy.TransformerEngine.run` for what each may be and what is raised. With
+    `logits` those of all tokens are asked for, else none.
     """
+    xp, declared = target.xp, model.graph.inputs
     ids = integers(ids, "x", ("batch", "seq"), model.vocab_size - 1, target)
     batch, seq = ids.shape
     if seq > model.max_positions:
@@ -35,17 +48,116 @@ def model_inputs(
         )
     if lengths is not None:
         lengths = integers(lengths, "lengths", (batch,), seq, target)
-    if token_types is None:
-        token_types = target.xp.zeros_like(ids)
-    else:
+    given: dict[str, Any] = {"ids": ids, "lengths": lengths}
+    if "token_types" in declared:
         most = model.token_types - 1
-        token_types = integers(token_types, "token_types", (batch, seq), most, target)
-    return {
-        "ids": ids,
-        "token_types": token_types,
-        "mask": lower_mask(mask, (batch, model.heads, seq, seq), target),
-        "lengths": lengths,
-    }
+        given["token_types"] = (
+            xp.zeros_like(ids)
+            if token_types is None
+            else integers(token_types, "token_types", (batch, seq), most, target)
+        )
+    elif token_types is not None:
+        raise ArgumentError(mismatch("token_types", "an array", "None: the model has no types"))
+    if "positions" in declared:
+        given["positions"] = xp.broadcast_to(xp.arange(seq, dtype=np.int32), (batch, seq))
+    if "rows" in declared:
+        count = seq if logits else 0
+        given["rows"] = xp.arange(batch * count, dtype=np.int32).reshape(batch, count)
+    elif logits:
+        raise ArgumentError(mismatch("output", "'logits'", "'hidden': the model has no head"))
+    shape = (batch, model.heads, seq, seq)
+    if model.feeds is not None:
+        replaced = _layer_masks(model, target, layer_masks, shape)
+        taken = lower_mask(mask, shape, target)
+        request = Request(target, *shape[:3], lengths, taken, replaced, global_tokens)
+        return given | model.feeds(model, request)
+    if global_tokens is not None:
+        expected = "None: the model has no global tokens, a mask may have"
+        raise ArgumentError(mismatch("global_tokens", repr(global_tokens), expected))
+    return given | masks_of(model, target, mask, layer_masks, shape)
+
+
+def image_inputs(
+    model: Model,
+    vision: Vision,
+    target: Target,
+    pixels: Any,
+    mask: Any,
+    layer_masks: Mapping[int, Any] | None,
+) -> dict[str, Any]:
+    """Return the inputs of an image encoder's graph; see `model_inputs`.
+
+    Parameters
+    ----------
+    pixels : array of float, (batch, channels, height, width)
+        Normalised.
+    """
+    array, _ = import_array(pixels, "x")
+    vision.check(array)
+    # Cut where the pixels are: on the host that costs no more than the copy does.
+    patches = target.put(vision.patches(array))
+    places = target.xp.asarray(vision.places(*array.shape[2:]))
+    batch, seq = patches.shape[:2]
+    masks = masks_of(model, target, mask, layer_masks, (batch, model.heads, seq, seq))
+    return {"patches": patches, "places": places, **masks}
+
+
+def masks_of(
+    model: Model,
+    target: Target,
+    mask: Any,
+    layer_masks: Mapping[int, Any] | None,
+    shape: tuple[int, int, int, int],
+) -> dict[str, Any]:
+    """Return the masks of all layers: the family's, of which `mask` takes more away.
+
+    What `layer_masks` has for a layer takes the place of the family's there.
+    """
+    lowered = lower_mask(mask, shape, target)
+    if "mask" in model.graph.inputs:
+        if layer_masks:
+            expected = "None: all layers of this model have the same mask"
+            raise ArgumentError(mismatch("layer_masks", "masks by layer", expected))
+        return {"mask": lowered}
+    replaced = _layer_masks(model, target, layer_masks, shape)
+    own = {each: _family_mask(each, shape[3]) for each in {*model.layer_masks}}
+    made: dict[int, Any] = {}
+    masks = {}
+    for layer, kind in enumerate(model.layer_masks):
+        base = replaced.get(layer, own[kind])
+        # Equal masks stay one object, which is lowered and uploaded once.
+        masks[f"mask.{layer}"] = made.setdefault(id(base), _both(base, lowered))
+    return masks
+
+
+def _layer_masks(
+    model: Model,
+    target: Target,
+    layer_masks: Mapping[int, Any] | None,
+    shape: tuple[int, int, int, int],
+) -> dict[int, Any]:
+    """Return the masks that a caller has for single layers, lowered."""
+    count = len(model.layer_masks)
+    replaced = {}
+    for layer, each in (layer_masks or {}).items():
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
+            raise ArgumentError(mismatch("layer_masks", repr(layer), f"layers 0 to {count - 1}"))
+        replaced[layer] = lower_mask(each, shape, target)
+    return replaced
+
+
+def _family_mask(mask: LayerMask, seq: int) -> BsrMask | None:
+    return None if mask.spec is None else _spec(mask.spec, seq)
+
+
+def _both(base: Any, mask: Any) -> Any:
+    """Return what both masks keep, None being all."""
+    if base is None or mask is None:
+        return mask if base is None else base
+    if isinstance(mask, DeviceMask) or isinstance(base, DeviceMask):
+        hint = "masks built on the GPU are not combined with others"
+        raise MaskError(mismatch("mask", "a DeviceMask", "a mask of the host", hint))
+    return base & mask
 
 
 def integers(x: Any, name: str, shape: tuple[int | str, ...], most: int, target: Target) -> Any:

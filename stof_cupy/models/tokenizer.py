@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, CheckpointError, DTypeError, mismatch
+from stof_cupy.errors import ArgumentError, CheckpointError, DTypeError, StofError, mismatch
 from stof_cupy.models.extras import require
+from stof_cupy.models.gguf_file import open_gguf
+from stof_cupy.models.gguf_tokenizer import tokenizer_of
 from stof_cupy.models.warning import warn
 
 __all__ = ["Tokenizer", "pad"]
@@ -23,7 +25,7 @@ class Tokenizer:
     Parameters
     ----------
     path : Path
-        The ``tokenizer.json``.
+        The ``tokenizer.json``, or a GGUF file.
     vocab_size : int
         Ids must be below it.
     lower_case : bool
@@ -40,7 +42,13 @@ class Tokenizer:
     def __init__(self, path: Path, vocab_size: int, *, lower_case: bool = False) -> None:
         tokenizers = require("tokenizers")
         try:
-            self._backend = tokenizers.Tokenizer.from_file(str(path))
+            self._backend = (
+                tokenizer_of(open_gguf(path).fields, tokenizers, str(path))
+                if path.suffix == ".gguf"
+                else tokenizers.Tokenizer.from_file(str(path))
+            )
+        except StofError:
+            raise
         except Exception as bad:  # the library raises bare Exception for every kind of bad file
             raise CheckpointError(
                 mismatch(str(path), f"unreadable ({bad})", "a tokenizer.json")
@@ -87,6 +95,11 @@ class Tokenizer:
                 cut.truncate(max_length - special)
                 rows[i] = self._backend.post_process(cut).ids
         return rows
+
+    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """Return the text of each list of ids, special tokens left out."""
+        texts: list[str] = self._backend.decode_batch([list(row) for row in rows])
+        return texts
 
 
 def _strings(texts: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -28,6 +28,10 @@ class Weights:
         The checkpoint.
     prefix : str
         Dropped from every name that has it, e.g. ``"bert."`` of a model saved with a head.
+    dtype : dtype, optional
+        What arrays of two axes or more are cast to as they are taken.
+    taken : callable, optional
+        Called after each weight that is taken.
 
     Raises
     ------
@@ -35,8 +39,17 @@ class Weights:
         If a name is no string, or two name the same weight.
     """
 
-    def __init__(self, tensors: Mapping[str, np.ndarray[Any, Any]], prefix: str = "") -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray[Any, Any]],
+        prefix: str = "",
+        *,
+        dtype: np.dtype[Any] | None = None,
+        taken: Callable[[], object] | None = None,
+    ) -> None:
         self._tensors = tensors
+        self._dtype = dtype
+        self._taken = taken
         self._names = _by_canonical_name(tensors, prefix)
         self._untaken = set(self._names)
         self._not_finite: list[str] = []
@@ -53,6 +66,7 @@ class Weights:
             near = difflib.get_close_matches(name, self._untaken, n=1)
             hint = f"nearest name in it: {near[0]!r}" if near else ""
             raise WeightError(mismatch("weights", "a checkpoint without it", repr(name), hint))
+        first = name in self._untaken
         self._untaken.discard(name)
         array = np.asarray(self._tensors[self._names[name]])
         if array.shape != shape:
@@ -61,7 +75,16 @@ class Weights:
             raise WeightError(mismatch(f"weight {name!r}", dtype_name(array.dtype), "a float type"))
         if not _is_finite(array):
             self._not_finite.append(name)
+        if self._dtype is not None and array.ndim > 1:
+            with np.errstate(over="ignore"):  # infinite in float16, as it would be on the way there
+                array = array.astype(self._dtype, copy=False)
+        if first and self._taken is not None:
+            self._taken()
         return array
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has the weight `name`."""
+        return name in self._names
 
     def finish(self, unused: Iterable[str] = ()) -> None:
         """Check that all weights but `unused` were taken; warn once of those that are not finite.

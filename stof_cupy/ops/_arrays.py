@@ -164,8 +164,8 @@ def pointer(x: Array | None) -> int:
 
 
 def aligned(x: Array, size: int, *strides: int) -> bool:
-    """Whether a CuPy array's data and all `strides` (elements) are multiples of `size` bytes."""
-    return x.data.ptr % size == 0 and all(s * x.itemsize % size == 0 for s in strides)
+    """Whether an array's data and all `strides` (elements) are multiples of `size` bytes."""
+    return pointer(x) % size == 0 and all(s * x.itemsize % size == 0 for s in strides)
 
 
 def check_no_overlap(out: Array | None, in_place: Array | None = None, **inputs: Any) -> None:

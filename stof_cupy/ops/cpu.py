@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from stof_cupy.ops.epilogue import Epilogue
 
-__all__ = ["add", "embedding", "gelu", "gemm", "layer_norm", "widened"]
+__all__ = ["activated", "add", "embedding", "gelu", "gemm", "layer_norm", "stored", "widened"]
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ def gemm(
             acc = _gelu(acc, "tanh" if epilogue.activation == "gelu_tanh" else "none")
         if epilogue.residual is not None:
             acc += widened(epilogue.residual)
-    return _stored(acc, a.dtype, out)
+    return stored(acc, a.dtype, out)
 
 
 def layer_norm(
@@ -48,17 +48,17 @@ def layer_norm(
     centred /= np.sqrt(variance + eps)
     centred *= widened(weight)
     centred += widened(bias)
-    return _stored(centred, x.dtype, out)
+    return stored(centred, x.dtype, out)
 
 
 def add(x: Array, y: Array, *, out: Array | None = None) -> Array:
     """``x + y``, `y` broadcast over leading axes; see :func:`stof_cupy.ops.elementwise.add`."""
-    return _stored(widened(x) + widened(y), x.dtype, out)
+    return stored(widened(x) + widened(y), x.dtype, out)
 
 
 def gelu(x: Array, *, approximate: str = "none", out: Array | None = None) -> Array:
     """GELU, exact or by its tanh approximation; see :func:`stof_cupy.ops.elementwise.gelu`."""
-    return _stored(_gelu(widened(x), approximate), x.dtype, out)
+    return stored(_gelu(widened(x), approximate), x.dtype, out)
 
 
 def embedding(
@@ -76,7 +76,7 @@ def embedding(
         acc += widened(position_table[: ids.shape[-1]])
     if type_table is not None:
         acc += widened(type_table[token_types])
-    return _stored(acc, table.dtype, out)
+    return stored(acc, table.dtype, out)
 
 
 def _gelu(x: Array, approximate: str) -> Array:
@@ -99,12 +99,24 @@ def _gelu(x: Array, approximate: str) -> Array:
     return result
 
 
+def activated(x: Array, name: str) -> Array:
+    """Return an activation of :data:`stof_cupy.ops.elementwise.ACTIVATIONS` as a new array."""
+    if name in ("gelu", "gelu_tanh"):
+        return _gelu(x, "tanh" if name == "gelu_tanh" else "none")
+    if name == "relu":
+        return np.asarray(np.maximum(x, 0))
+    with np.errstate(over="ignore"):  # exp(-x) of x << 0 is inf, and x / inf is right
+        result = np.exp(-x)
+    result += 1
+    return np.asarray(np.divide(x, result, out=result))
+
+
 def widened(x: Array) -> Array:
     """Return `x` in the type it is computed in, and contiguous: BLAS does not take every stride."""
     return np.ascontiguousarray(x, x.dtype if x.dtype == np.float64 else np.float32)
 
 
-def _stored(result: Array, dtype: np.dtype[Any], out: Array | None) -> Array:
+def stored(result: Array, dtype: np.dtype[Any], out: Array | None) -> Array:
     """Round a result to the output's type, once."""
     with np.errstate(over="ignore"):  # float16 overflows to inf, as on the GPU
         if out is None:

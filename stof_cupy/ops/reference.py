@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from stof_cupy.dtypes import as_dtype
 
-__all__ = ["add", "attention", "embedding", "gelu", "gemm", "layer_norm"]
+__all__ = ["add", "attention", "embedding", "gelu", "gemm", "layer_norm", "rounder"]
 
 Exact = NDArray[np.float64]
 
 
-def _rounder(precision: str | None) -> Callable[[Any], Exact]:
+def rounder(precision: str | None) -> Callable[[Any], Exact]:
     """Return a function that rounds to `precision` (None: not at all) and gives float64."""
 
     def rounded(x: Any) -> Exact:
@@ -89,7 +89,7 @@ def attention(
     >>> attention(q, k, np.array([[[[1.0], [3.0]]]]), [[True, False], [True, True]]).ravel()
     array([1., 2.])
     """
-    rounded = _rounder(precision)
+    rounded = rounder(precision)
     q, k, v = rounded(q), rounded(k), rounded(v)
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -151,7 +151,7 @@ def gemm(
     >>> gemm([[1.0, 2.0]], [[1.0], [1.0]], bias=[-1.0])
     array([[2.]])
     """
-    rounded = _rounder(precision)
+    rounded = rounder(precision)
     out = rounded(a) @ rounded(b)
     if bias is not None:
         out = out + rounded(bias)
@@ -172,7 +172,7 @@ def layer_norm(
     >>> layer_norm([[1.0, 3.0]], [1.0, 1.0], [0.0, 10.0], eps=0.0)
     array([[-1., 11.]])
     """
-    rounded = _rounder(precision)
+    rounded = rounder(precision)
     x = rounded(x)
     mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
     return rounded((x - mean) / np.sqrt(variance + eps) * rounded(weight) + rounded(bias))
@@ -186,7 +186,7 @@ def add(x: ArrayLike, y: ArrayLike, *, precision: str | None = None) -> Exact:
     >>> add([1.0, 2.0], 0.5)
     array([1.5, 2.5])
     """
-    rounded = _rounder(precision)
+    rounded = rounder(precision)
     return rounded(rounded(x) + rounded(y))
 
 
@@ -198,7 +198,7 @@ def gelu(x: ArrayLike, *, approximate: str = "none", precision: str | None = Non
     >>> gelu([0.0, 100.0])
     array([  0., 100.])
     """
-    rounded = _rounder(precision)
+    rounded = rounder(precision)
     x = rounded(x)
     if approximate == "tanh":
         return rounded(x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2)
@@ -224,7 +224,7 @@ def embedding(
     array([[[12.],
             [21.]]])
     """
-    rounded = _rounder(precision)
+    rounded = rounder(precision)
     ids = np.asarray(ids)
     out = rounded(table)[ids]
     if position_table is not None:

@@ -58,6 +58,27 @@ GOOD = [
         {"scale": 0.5, "softcap": 30},
         ("batch", 4, "seq", 3),
     ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 4)},
+        {"bidirectional": False, "max_distance": 64},
+        HEADS,
+    ),
+    ("rms_norm", {"x": HEADS, "weight": (5,)}, {"eps": 1e-5}, HEADS),
+    ("mul", {"x": HIDDEN, "y": (6,)}, {}, HIDDEN),
+    ("gated", {"x": HIDDEN, "y": HIDDEN}, {"activation": "gelu"}, HIDDEN),
+    ("silu", {"x": HIDDEN}, {}, HIDDEN),
+    ("relu", {"x": HIDDEN}, {}, HIDDEN),
+    ("softcap", {"x": HIDDEN, "cap": (6,)}, {}, HIDDEN),
+    ("rotary", {"x": HEADS, "positions": ("batch", "seq")}, {"frequency": (1, 0.5)}, HEADS),
+    ("kv_cache", {"x": HEADS, "positions": ("batch", "seq")}, {}, HEADS),
+    (
+        "kv_cache",
+        {"x": HEADS, "positions": ("batch", "seq"), "cache": ("batch", 4, "memory", 5)},
+        {},
+        ("batch", 4, "memory", 5),
+    ),
+    ("take_rows", {"x": HIDDEN, "rows": ("batch", 2)}, {}, ("batch", 2, 6)),
 ]
 
 
@@ -127,6 +148,34 @@ BAD = [
         {},
         r"lengths: got \(seq,\), expected \(batch,\)",
     ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 2)},
+        {},
+        r"relative_bias: got \(32, 2\), expected \(any, 4\)",
+    ),
+    ("rms_norm", {"x": HEADS, "weight": (4,)}, {"eps": 1}, r"weight: got \(4,\), expected \(5,\)"),
+    ("gated", {"x": HIDDEN, "y": (6,)}, {}, r"y: got \(6,\), expected \(batch, seq, 6\)"),
+    ("softcap", {"x": HIDDEN, "cap": (5,)}, {}, r"cap: got \(5,\), expected \(6,\)"),
+    (
+        "rotary",
+        {"x": HEADS, "positions": ("batch", "seq")},
+        {"frequency": (1, 2, 3)},
+        r"frequency: got 3 numbers, expected at most 2",
+    ),
+    (
+        "rotary",
+        {"x": HEADS, "positions": ("seq", "batch")},
+        {"frequency": (1,)},
+        r"positions: got \(seq, batch\), expected \(batch, seq\)",
+    ),
+    (
+        "kv_cache",
+        {"x": HEADS, "positions": ("batch", "seq"), "cache": ("batch", 2, "memory", 5)},
+        {},
+        r"cache: got \(batch, 2, memory, 5\), expected \(batch, 4, any, 5\)",
+    ),
+    ("take_rows", {"x": HIDDEN, "rows": ("seq", 2)}, {}, r"rows: got \(seq, 2\)"),
 ]  # fmt: skip
 
 

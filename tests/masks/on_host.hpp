@@ -222,6 +222,8 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 // CTAs may run at once.
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
 template <typename T>
 T atomicAdd(T* to, T x) {
   return __atomic_fetch_add(to, x, __ATOMIC_SEQ_CST);
@@ -286,6 +288,8 @@ u32 pack(float lo, float hi) {
 inline float exp2(float x) { return std::exp2(x); }
 inline float log2(float x) { return std::log2(x); }
 inline float reciprocal(float x) { return 1 / x; }
+inline float sine(float x) { return std::sin(x); }
+inline float cosine(float x) { return std::cos(x); }
 
 }  // namespace stof::ptx
 

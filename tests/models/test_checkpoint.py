@@ -96,8 +96,8 @@ def test_missing_weights_name_what_is_there_instead(root):
     (root / "model.safetensors").unlink()
     with pytest.raises(CheckpointNotFoundError, match=r"model\.safetensors"):
         read_checkpoint(root)
-    (root / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(CheckpointNotFoundError, match=r"pytorch_model\.bin is not read"):
+    (root / "some.gguf").write_bytes(b"")
+    with pytest.raises(CheckpointNotFoundError, match=r"the path of some\.gguf"):
         read_checkpoint(root)
 
 
@@ -162,3 +162,25 @@ def test_without_the_extra(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'stof-cupy\[models\]'"):
         read_checkpoint(root)
+
+
+def test_flipped_bytes_give_tensors_or_a_typed_error(root):
+    path = root / "model.safetensors"
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        changed = bytearray(data)
+        changed[int(rng.integers(len(data) - 24))] = int(rng.integers(256))
+        path.write_bytes(changed)
+        try:
+            for tensor in read_checkpoint(root).tensors.values():
+                assert tensor.nbytes <= len(data)
+        except CheckpointError:
+            refused += 1
+    assert refused > 200
+
+
+def test_tensors_are_views_of_the_file(root):
+    tensor = read_checkpoint(root).tensors["a"]
+    assert not tensor.flags.owndata and not tensor.flags.writeable

@@ -1,0 +1,191 @@
+"""The commands ``stof-cupy generate`` and ``stof-cupy features``, and engines for commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.cli_mask import check_output
+from stof_cupy.engine import TransformerEngine
+from stof_cupy.errors import ArgumentError, ConfigError, mismatch
+from stof_cupy.models import zoo
+from stof_cupy.models.checkpoint import read_object
+from stof_cupy.models.extras import require
+from stof_cupy.models.progress import bar
+from stof_cupy.models.sampling import Sampler
+from stof_cupy.models.target import Target
+from stof_cupy.terminal import show_fields, title
+
+__all__ = ["add_commands", "open_engine", "read_lines"]
+
+_NAMED: dict[str, Callable[[], Path]] = {"smollm2": zoo.smollm2, "gemma3": zoo.gemma3}
+"""Checkpoints that are fetched when they are first named."""
+
+
+def add_commands(commands: Any, where: argparse.ArgumentParser) -> None:
+    """Add the commands to argparse's `commands`; `where` has the options of all engines."""
+    generate = commands.add_parser(
+        "generate",
+        parents=[where],
+        help="what a language model says after a text",
+        description="Continue a text, token by token, or each line of a file.",
+    )
+    names = ", ".join(map(repr, _NAMED))
+    generate.add_argument("model", metavar="MODEL", help=f"checkpoint, or one of {names}")
+    generate.add_argument("prompt", nargs="?", metavar="TEXT", help="what to continue")
+    generate.add_argument("--file", metavar="FILE", help="UTF-8 text, or '-' for standard input")
+    generate.add_argument("-n", "--max-new-tokens", type=int, default=64, help="default: 64")
+    generate.add_argument("--temperature", type=float, default=0.0, help="default: 0, the best")
+    generate.add_argument("--top-p", type=float, default=1.0, help="default: 1, all tokens")
+    generate.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    generate.set_defaults(run=_generate)
+
+    features = commands.add_parser(
+        "features",
+        parents=[where],
+        help="one vector for each image",
+        description="Turn images into vectors. Without -o their cosines are shown.",
+    )
+    features.add_argument("model", metavar="MODEL", help="checkpoint, or 'dinov2'")
+    features.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="picture files")
+    features.add_argument("--config", type=Path, help="config.json for an .onnx file")
+    features.add_argument("--size", type=int, help="pixels along a side (default: 16 patches)")
+    features.add_argument("--batch-size", type=int, default=8, help="default: 8")
+    features.add_argument(
+        "-o", "--output", type=Path, metavar="OUT.npy", help="float32 (images, hidden)"
+    )
+    features.set_defaults(run=_features)
+
+
+def open_engine(
+    model: Any, args: argparse.Namespace, config: dict[str, Any] | None = None
+) -> TransformerEngine:
+    """Return the engine that the options ask for, with progress shown while weights are read."""
+    shown = sys.stderr.isatty()
+    return TransformerEngine(
+        model,
+        config=config,
+        backend=args.backend,
+        dtype=args.dtype,
+        device=args.device,
+        progress=shown,
+    )
+
+
+def read_lines(name: str) -> list[str]:
+    """Return the lines of a file, or of standard input, that are not blank.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none, or the file is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as bad:
+        got = f"bytes that are not UTF-8 ({bad})"
+        raise ArgumentError(mismatch(name, got, "UTF-8")) from bad
+    texts = list(filter(None, map(str.strip, lines)))
+    if not texts:
+        raise ArgumentError(mismatch(name, "no text", "at least one line that is not blank"))
+    return texts
+
+
+def _generate(args: argparse.Namespace) -> None:
+    if (args.prompt is None) == (args.file is None):
+        got = "both TEXT and --file" if args.file else "nothing to continue"
+        raise ArgumentError(mismatch("generate", got, "TEXT or --file"))
+    # Before a download, not after it:
+    Sampler(args.temperature, args.top_p, args.seed)
+    if args.max_new_tokens < 1:
+        raise ArgumentError(mismatch("--max-new-tokens", args.max_new_tokens, "at least 1"))
+    Target.choose(args.backend, args.dtype, args.device)
+    require("tokenizers")
+    prompts = [args.prompt] if args.file is None else read_lines(args.file)
+    engine = open_engine(_NAMED.get(args.model, lambda: Path(args.model))(), args)
+    start = time.perf_counter()
+    many = len(prompts) > 1
+    if not many:
+        print(prompts[0], end="", flush=True)
+    writer = _Writer(engine)
+    with bar(len(prompts) * args.max_new_tokens, many, unit="token") as shown:
+        said = engine.generate(
+            prompts,
+            max_new_tokens=args.max_new_tokens,
+            temperature=args.temperature,
+            top_p=args.top_p,
+            seed=args.seed,
+            emit=(lambda _, token: shown.update()) if many else writer.emit,
+        )
+    seconds = time.perf_counter() - start
+    if many:
+        for prompt, text in zip(prompts, said, strict=True):
+            print(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
+        return
+    print()
+    count = len(writer.tokens)
+    title(f"{count} tokens in {seconds:.2f} s ({count / seconds:.1f} a second)")
+    show_fields({"model": engine.explain().splitlines()[0]})
+
+
+class _Writer:
+    """Prints the text of tokens as they come, whole characters only."""
+
+    def __init__(self, engine: TransformerEngine) -> None:
+        self._engine = engine
+        self._printed = ""
+        self.tokens: list[int] = []
+
+    def emit(self, _: int, token: int) -> None:
+        self.tokens.append(token)
+        text = self._engine.detokenize([self.tokens])[0]
+        # A character of several tokens is shown as U+FFFD until the last of them is there.
+        if not text.endswith("\ufffd") and text.startswith(self._printed):
+            print(text[len(self._printed) :], end="", flush=True)
+            self._printed = text
+
+
+def _features(args: argparse.Namespace) -> None:
+    if args.output is not None:
+        check_output("--output", args.output)
+    Target.choose(args.backend, args.dtype, args.device)
+    images = [_read_image(path) for path in args.images]
+    if args.model == "dinov2":
+        config, weights = zoo.dinov2_small()
+        engine = open_engine(weights, args, config)
+    else:
+        given = None if args.config is None else read_object(args.config, ConfigError)
+        engine = open_engine(Path(args.model), args, given)
+    start = time.perf_counter()
+    how: dict[str, Any] = {"size": args.size, "batch_size": args.batch_size}
+    vectors = engine.features(images, **how, progress=True)
+    seconds = time.perf_counter() - start
+    title(f"{len(images)} images in {seconds:.2f} s")
+    show_fields({"model": engine.explain().splitlines()[0]})
+    if args.output is not None:
+        with args.output.open("wb") as file:
+            np.save(file, vectors)
+        show_fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
+        return
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    for i, j in combinations(range(len(unit)), 2):
+        pair = f"{args.images[i].name} and {args.images[j].name}"
+        print(f"  {float(unit[i] @ unit[j]):6.3f}  {pair}")
+
+
+def _read_image(path: Path) -> np.ndarray[Any, Any]:
+    image = require("PIL.Image", "images")
+    try:
+        with image.open(path) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (image.UnidentifiedImageError, image.DecompressionBombError, ValueError) as bad:
+        raise ArgumentError(mismatch(str(path), f"unreadable ({bad})", "a picture")) from bad

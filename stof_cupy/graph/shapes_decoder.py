@@ -1,0 +1,61 @@
+"""Shape inference of what decoders need; see `shapes`."""
+
+from __future__ import annotations
+
+from stof_cupy.errors import GraphError, mismatch
+from stof_cupy.graph.shapes import Attrs, Shape, Shapes, expect, format_shape, known, ranked
+
+__all__ = ["kv_cache", "pair", "rms_norm", "rotary", "softcap", "take_rows"]
+
+
+def rms_norm(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (..., C), weight (C,) -> (..., C)``."""
+    x = ranked(shapes, "x")
+    hint = f"the last axis of x {format_shape(x)} is normalised"
+    expect("weight", shapes["weight"], x[-1:], hint)
+    return x
+
+
+def pair(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (...), y (...) -> (...)``."""
+    x = ranked(shapes, "x")
+    expect("y", shapes["y"], x, f"x has shape {format_shape(x)}")
+    return x
+
+
+def softcap(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (..., C), cap (C,) -> (..., C)``."""
+    x = ranked(shapes, "x")
+    expect("cap", shapes["cap"], x[-1:], f"x has shape {format_shape(x)}")
+    return x
+
+
+def rotary(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (batch, heads, seq, head_dim), positions (batch, seq) -> as x``."""
+    x = ranked(shapes, "x", 4)
+    expect("positions", shapes["positions"], (x[0], x[2]), f"x has shape {format_shape(x)}")
+    head_dim, half = known("x", x[3], "head_dim"), len(attrs["frequency"])
+    if 2 * half > head_dim:
+        expected = f"at most {head_dim // 2}, half of head_dim"
+        raise GraphError(mismatch("frequency", f"{half} numbers", expected))
+    return x
+
+
+def kv_cache(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (batch, heads, seq, d), positions (batch, seq), cache (batch, heads, keys, d)``.
+
+    Returns the shape of the cache, or of x.
+    """
+    x = ranked(shapes, "x", 4)
+    expect("positions", shapes["positions"], (x[0], x[2]), f"x has shape {format_shape(x)}")
+    cache = shapes["cache"]
+    expect("cache", cache, (x[0], x[1], None, x[3]), f"x has shape {format_shape(x)}")
+    return x if cache is None else cache
+
+
+def take_rows(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (batch, seq, C), rows (batch, n) -> (batch, n, C)``."""
+    x = ranked(shapes, "x", 3)
+    rows = ranked(shapes, "rows", 2)
+    expect("rows", rows, (x[0], None), f"x has shape {format_shape(x)}")
+    return (*rows, x[2])

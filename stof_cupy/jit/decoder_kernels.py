@@ -1,0 +1,72 @@
+"""Specs of what decoders need beside attention and GEMM: RMSNorm, rotary, the KV cache."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from stof_cupy.jit.spec import KernelSpec
+
+__all__ = ["kv_cache", "rms_norm", "rotary"]
+
+_SHORT = {"float16": "f16", "bfloat16": "bf16"}
+_AXES = ("batch", "head", "seq")
+
+
+@cache
+def rms_norm(dtype: str) -> KernelSpec:
+    """Return RMSNorm over the last axis, one warp a row."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"rms_norm_{t}",
+        header="rms_norm.cuh",
+        type=f"stof::RmsNorm<stof::{t}>",
+        params=(
+            *((name, "u8") for name in ("x", "weight", "out")),
+            *((name, "i8") for name in ("x_row", "out_row", "rows")),
+            ("cols", "i4"),
+            ("wide", "i4"),
+            ("eps", "f4"),
+        ),
+        threads=128,
+        smem_bytes=0,
+    )
+
+
+@cache
+def rotary(dtype: str, interleaved: bool) -> KernelSpec:
+    """Return the rotary embedding of pairs of neighbours, or of elements half a head apart."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"rotary_{t}{'_interleaved' * interleaved}",
+        header="rotary.cuh",
+        type=f"stof::Rotary<stof::{t}, {'true' if interleaved else 'false'}>",
+        params=(
+            *((name, "u8") for name in ("x", "positions", "frequency", "out")),
+            *((f"{name}_{axis}", "i8") for name in ("x", "out") for axis in _AXES),
+            *((name, "i8") for name in ("position_batch", "rows")),
+            *((name, "i4") for name in ("heads", "seq", "half", "head_dim", "wide")),
+            ("magnitude", "f4"),
+        ),
+        threads=128,
+        smem_bytes=0,
+    )
+
+
+@cache
+def kv_cache(dtype: str) -> KernelSpec:
+    """Return what writes new keys or values at their positions of a cache."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"kv_cache_{t}",
+        header="kv_cache.cuh",
+        type=f"stof::KvCache<stof::{t}>",
+        params=(
+            *((name, "u8") for name in ("x", "positions", "cache")),
+            *((f"x_{axis}", "i8") for axis in _AXES),
+            *((f"cache_{axis}", "i8") for axis in ("batch", "head", "key")),
+            *((name, "i8") for name in ("position_batch", "rows")),
+            *((name, "i4") for name in ("heads", "seq", "keys", "head_dim", "wide")),
+        ),
+        threads=128,
+        smem_bytes=0,
+    )

@@ -1,0 +1,85 @@
+"""Pieces that families are built of; each adds its nodes to one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from stof_cupy.graph import Graph, Node
+    from stof_cupy.models.weights import Weights
+
+__all__ = ["DECODER_DIMS", "DecoderInputs", "Layers"]
+
+DECODER_DIMS = ("batch", "seq", "keys", "picked")
+"""Symbolic dims of a decoder: `keys` is `seq` without a cache, `picked` the logits asked for."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A graph under construction and the weights it takes."""
+
+    graph: Graph
+    weights: Weights
+
+    def constant(self, name: str, *shape: int) -> Node:
+        """Take a weight as it is."""
+        return self.graph.constant(name, self.weights.take(name, shape))
+
+    def linear(self, name: str, x: Node, rows: int, columns: int, *, bias: bool = True) -> Node:
+        """``x @ weight.T + bias``, the weight (rows, columns)."""
+        y = self.graph.gemm(x, self.constant(f"{name}.weight", rows, columns))
+        return self.graph.add(y, self.constant(f"{name}.bias", rows)) if bias else y
+
+    def layer_norm(self, name: str, x: Node, size: int, eps: float) -> Node:
+        """LayerNorm with a weight and a bias."""
+        weight, bias = (self.constant(f"{name}.{part}", size) for part in ("weight", "bias"))
+        return self.graph.layer_norm(x, weight, bias, eps=eps)
+
+    def rms_norm(self, name: str, x: Node, size: int, eps: float, *, plus: float = 0.0) -> Node:
+        """RMSNorm by ``weight + plus``."""
+        name = f"{name}.weight"
+        weight = self.weights.take(name, (size,))
+        if plus:
+            weight = np.asarray(weight.astype(np.float32) + np.float32(plus))
+        return self.graph.rms_norm(x, self.graph.constant(name, weight), eps=eps)
+
+    def head(self, hidden: Node, table: Node, vocab: int, *, tied: bool) -> Node:
+        """Return the logits of the rows asked for: a product with a matrix or with the `table`."""
+        rows = self.graph.input("rows", ("batch", "picked"), "int")
+        picked = self.graph.take_rows(hidden, rows)
+        if not tied:
+            table = self.constant("lm_head.weight", vocab, int(hidden.shape[2]))
+        return self.graph.gemm(picked, table)
+
+
+@dataclass(frozen=True)
+class DecoderInputs:
+    """What every decoder is given beside its tokens."""
+
+    graph: Graph
+    positions: Node
+    lengths: Node
+
+    @classmethod
+    def declare(cls, graph: Graph) -> tuple[Node, DecoderInputs]:
+        """Declare them; return the token ids too."""
+        ids, positions = (
+            graph.input(name, ("batch", "seq"), "int") for name in ("ids", "positions")
+        )
+        return ids, cls(graph, positions, graph.input("lengths", ("batch",), "lengths"))
+
+    def mask(self, layer: int) -> Node:
+        """Declare the mask of a layer."""
+        return self.graph.input(f"mask.{layer}", ("seq", "keys"), "mask")
+
+    def cached(self, layer: int, k: Node, v: Node) -> tuple[Node, Node]:
+        """Return keys and values with those of earlier runs."""
+        both = []
+        for name, x in (("k", k), ("v", v)):
+            shape = (x.shape[0], x.shape[1], "keys", x.shape[3])
+            cache = self.graph.input(f"cache_{name}.{layer}", shape, "cache")
+            both.append(self.graph.kv_cache(x, self.positions, cache))
+        return both[0], both[1]

@@ -1,0 +1,117 @@
+"""T5 agrees with Hugging Face transformers: encoder states, logits and greedy tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy import TransformerEngine, models
+from stof_cupy.errors import CheckpointNotFoundError, ConfigError, UnsupportedError, WeightError
+from stof_cupy.models import zoo
+from stof_cupy.models.decoding import Session, _read_source
+from stof_cupy.testing import assert_close
+from tests.goldens.cases import NEW, SEED, SEQ2SEQ, T5
+from tests.models.test_decoders import close, engine_of
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDENS / "t5.npz") as file:
+        return dict(file)
+
+
+def last_logits(engine: TransformerEngine, ids: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return the logits that follow `tokens`, fed one by one."""
+    model, target = engine._model, engine._target
+    lengths = np.full(len(ids), ids.shape[1], np.int32)
+    given = _read_source(model, engine._run, target, ids, lengths)
+    decoder: Any = model.decoder
+    session = Session(decoder, engine._run, target, len(ids), 1 + tokens.shape[1], given)
+    start = np.full((len(ids), 1), model.start, np.int32)
+    logits = session.prefill(start, np.ones(len(ids), np.int32))
+    for step in tokens.T:
+        logits = session.step(step)
+    return logits
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_small_models(name, golden):
+    engine, ids = engine_of(SEQ2SEQ[name]), golden[f"{name}/ids"]
+    greedy = golden[f"{name}/greedy"]
+    close(engine.run(ids), golden[f"{name}/hidden"])
+    close(last_logits(engine, ids, greedy[:, :-1]), golden[f"{name}/logits"])
+    assert engine.generate(ids.tolist(), max_new_tokens=NEW, stop=()) == greedy.tolist()
+
+
+def test_a_ragged_batch_gives_what_each_gives_alone():
+    engine = engine_of(T5)
+    prompts = [[5, 6, 7], [9], list(range(2, 40))]
+    alone = [engine.generate([prompt], max_new_tokens=12)[0] for prompt in prompts]
+    assert engine.generate(prompts, max_new_tokens=12) == alone
+    hidden = engine.run(np.array([[5, 6, 7, 8]]), lengths=np.array([3]))
+    close(hidden[0, :3], engine.run([[5, 6, 7]])[0])
+
+
+def test_flan_t5_small(golden):
+    pytest.importorskip("onnx")
+    try:
+        config, weights, _ = zoo.flan_t5_small()
+    except CheckpointNotFoundError as absent:
+        pytest.skip(str(absent))
+    engine = TransformerEngine(weights, config=config, backend="numpy")
+    for i in range(2):
+        ids, greedy = golden[f"flan/{i}/ids"], golden[f"flan/{i}/greedy"]
+        close(engine.run(ids), golden[f"flan/{i}/hidden"])
+        got = last_logits(engine, ids, greedy[:, :-1])[:, :: 32128 // 400]
+        close(got, golden[f"flan/{i}/logits"])
+        assert engine.generate(ids.tolist(), max_new_tokens=NEW, stop=()) == greedy.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"feed_forward_proj": "gated-tanh"}, "feed_forward_proj"),
+        ({"d_kv": 0}, "d_kv"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder"),
+        ({"odd": 1}, r"config\['odd'\]"),
+    ],
+)
+def test_configs_are_refused_by_field(change, match):
+    with pytest.raises(ConfigError, match=match):
+        models.random_weights({**T5, **change})
+
+
+def test_weights_are_accounted_for():
+    weights = models.random_weights(T5, SEED)
+    copies = {"encoder.embed_tokens.weight": weights["shared.weight"]}
+    models.build(T5, {**weights, **copies})
+    name = "decoder.block.1.layer.1.EncDecAttention.v.weight"
+    with pytest.raises(WeightError, match=name.replace(".", r"\.")):
+        models.build(T5, {n: w for n, w in weights.items() if n != name})
+
+
+def test_a_decoder_alone_is_refused():
+    with pytest.raises((ConfigError, UnsupportedError), match="is_decoder"):
+        models.random_weights({**T5, "is_decoder": True})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_on_the_gpu(dtype, golden):
+    from stof_cupy.dtypes import as_dtype
+
+    ids = golden["t5-gated/ids"]
+    engine = engine_of(SEQ2SEQ["t5-gated"], backend="cuda", dtype=dtype)
+    host = engine_of(SEQ2SEQ["t5-gated"])
+    given = {"ids": ids, **{f"mask.{i}": None for i in range(3)}}
+    low = host._executor.run(
+        given, observe=lambda _, y: y.astype(as_dtype(dtype)).astype(np.float32)
+    )["hidden"]
+    assert_close(engine.run(ids), golden["t5-gated/hidden"], low.astype(as_dtype(dtype)))
+    tokens = engine.generate(ids.tolist(), max_new_tokens=NEW, stop=())
+    assert [len(row) for row in tokens] == [NEW, NEW]
