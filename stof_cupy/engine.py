@@ -175,17 +175,18 @@ class TransformerEngine(TextTasks, Inspection):
         global_tokens : int, sequence of int, or bool array (batch, seq), optional
             Of a Longformer: how many tokens at the start attend to all and are attended by all, or
             their positions, or flags. Default: none.
-        output : {"hidden", "logits"}
-            The logits are those of a language model.
+        output : {"hidden", "logits", "pooled"}
+            The logits are those of a language model; pooled is what an encoder's head makes of
+            the first state, where the checkpoint has that head.
         out : array of `dtype`, optional
             NumPy or DLPack: where to write the result. Not for a list of sequences.
 
         Returns
         -------
-        array of `dtype`, (batch, seq, hidden) or (batch, seq, vocabulary)
+        array of `dtype`, (batch, seq, hidden), (batch, seq, vocabulary) or (batch, hidden)
             Of the kind and on the device of `x`; 0 at padding. `out` if that is given. The first
             state of an image is its class token's. For a list of sequences a list, of arrays
-            (length, hidden).
+            (length, hidden) or (length, vocabulary).
 
         Raises
         ------
@@ -200,11 +201,17 @@ class TransformerEngine(TextTasks, Inspection):
         OutOfMemoryError
             If the device cannot hold what lies between the operators.
         """
-        if output not in ("hidden", "logits"):
-            raise ArgumentError(mismatch("output", repr(output), "'hidden' or 'logits'"))
+        if output not in ("hidden", "logits", "pooled"):
+            expected = "'hidden', 'logits' or 'pooled'"
+            raise ArgumentError(mismatch("output", repr(output), expected))
+        pooler = self._model.pooler if output == "pooled" else None
+        if output == "pooled" and pooler is None:
+            expected = "'hidden': the model, or its checkpoint, has no such head"
+            raise ArgumentError(mismatch("output", "'pooled'", expected))
         if is_list(x):
             given = {"lengths": lengths, "out": out, "layer_masks": layer_masks}
-            for name, value in {**given, "global_tokens": global_tokens}.items():
+            pooled = output if pooler is not None else None
+            for name, value in {**given, "global_tokens": global_tokens, "output": pooled}.items():
                 if value is not None:
                     raise ArgumentError(mismatch(name, "a value", "None with a list of sequences"))
             program = self._program.packed() if can_be_packed(self._model) else None
@@ -214,6 +221,8 @@ class TransformerEngine(TextTasks, Inspection):
             result = self._forward(
                 ids, lengths, mask, token_types, layer_masks, output, global_tokens
             )
+            if pooler is not None:
+                result = self._run(pooler, {"hidden": result[:, :1]})["pooled"][:, 0]
             return export_array(result, origin) if out is None else written(result, out)
 
     def _see(self, pixels: Any, mask: Any, layer_masks: Mapping[int, Any] | None) -> Any:
@@ -269,7 +278,8 @@ class TransformerEngine(TextTasks, Inspection):
         if self._program.records and plain and batch * whole <= SMALL and whole != seq:
             inputs = padded_to(inputs, whole)
         finish = None if inputs.get("lengths") is None else clear_padding
-        result = self._ran(self._program, inputs, finish)[output]
+        asked = "logits" if output == "logits" else "hidden"
+        result = self._ran(self._program, inputs, finish)[asked]
         if result.shape[1] == seq:
             return result
         return self._target.xp.ascontiguousarray(result[:, :seq])

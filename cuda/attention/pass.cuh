@@ -35,7 +35,7 @@ struct Pass {
   using Bits = KeepBits<kFragments>;
 
   const Params& p;
-  const Work& work;  // in shared memory, because registers are scarce
+  Work& work;  // in shared memory, because registers are scarce
   const u32 smem;
   const Copy<KvTile> copy;
   const u16 *keys, *values;  // the thread's part of tile 0
@@ -44,7 +44,7 @@ struct Pass {
   Products products;
   OnlineSoftmax<kFragments> softmax;
 
-  // `shared` becomes a copy of `mine`.
+  // `shared` will be a copy of `mine`.
   __device__ __forceinline__ Pass(const Params& params, const Work& mine, Work& shared, u32 memory)
       : p(params),
         work(shared),
@@ -56,8 +56,6 @@ struct Pass {
     clear_padding();
     load_q(mine);
     ptx::cp_async_commit();
-    if (threadIdx.x == 0) shared = mine;
-    __syncthreads();
   }
 
   __device__ __forceinline__ const u16* head_of_keys(const Work& of) const {
@@ -181,6 +179,11 @@ struct Pass {
     const int begin = mine.begin, end = mine.end, turn = kTurns > 1 ? Shape::group() : 0;
     KeyTile tile = key_tile(p, begin + turn, end);
     KeyTile next = key_tile(p, begin + turn + kTurns, end);
+    if (threadIdx.x == 0) {
+      work = mine;
+      work.masked = tile.bitmap_id >= 0;  // part tiles are the first of a list
+    }
+    __syncthreads();
     load<0, kStages - 1>(0, tile);
     ptx::cp_async_commit();
     if constexpr (Shape::kQInRegisters) {
@@ -269,18 +272,13 @@ struct Pass {
     }
   }
 
-  // Whether keys were masked in any tile, of which those with a bitmap are the first. Keys past
-  // the last are all zeros.
-  __device__ __forceinline__ bool masked() const {
-    if (Scores::kMasks) return true;
-    return p.row_ptr != nullptr && work.begin < work.end && p.bitmap_id[work.begin] >= 0;
-  }
-
-  // False, and nothing is stored, if that has to be done carefully.
+  // False, and nothing is stored, if that has to be done carefully: keys were masked, other than
+  // those past the last, which are all zeros.
   __device__ __forceinline__ bool attend(const Work& mine) {
     run(mine);
     const bool first = Shape::group() == 0;
-    const bool again = __syncthreads_or(!kCareful && first && masked() && !products.finite());
+    const bool again = __syncthreads_or(!kCareful && first && (Scores::kMasks || work.masked) &&
+                                        !products.finite());
     if (again) return false;
     if (!first) return true;
     if (work.slices > 1)

@@ -29,15 +29,17 @@ struct Work {
   int kv_length;
   int begin, end;  // tiles of the list
   int split, slices;
+  bool masked;  // whether the list has a part tile; set when its first entry is read
 
   // The query tile at a slot of a head, with its whole list.
   __device__ __forceinline__ Work(const Params& p, i64 batch, int group, int slot)
-      : batch(batch), head(group * p.pack), slot(slot), split(0), slices(1) {
+      : batch(batch), head(group * p.pack), slot(slot), split(0), slices(1), masked(false) {
     const i64 mask = p.mask_of ? p.mask_of[batch * p.mask_batch + head * p.mask_head] : 0;
     const int ratio = p.mask_rows / Shape::kRows;
     int tile = slot, row_tile = 0;
-    if (!kPacked && p.order != nullptr) {
-      row_tile = p.order[mask * p.row_tiles + slot / ratio];
+    if (!kPacked && p.row_ptr != nullptr) {
+      row_tile = slot / ratio;
+      if (p.order != nullptr) row_tile = p.order[mask * p.row_tiles + row_tile];
       tile = row_tile * ratio + slot % ratio;
     }
     row0 = tile * kRows;

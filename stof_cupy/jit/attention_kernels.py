@@ -113,7 +113,8 @@ SHAPES: dict[int, tuple[Shape, ...]] = {
 """Shapes of attention by head-dim class, the fastest for long rows first."""
 
 FEW_ROWS: dict[int, Shape] = {
-    **dict.fromkeys((32, 64, 96, 128), Shape(1, 16, 2, True, 3)),
+    **dict.fromkeys((32, 64), Shape(1, 16, 2, True, 3)),
+    **dict.fromkeys((96, 128), Shape(1, 16, 2, False, 3)),
     **dict.fromkeys((192, 256), Shape(1, 16, 1, False, 2)),
 }
 """For up to 16 rows, as in decoding: one warp a CTA, so that many CTAs share the keys."""

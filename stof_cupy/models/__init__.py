@@ -102,6 +102,8 @@ class Model:
         The token that its decoder begins with.
     vision : Vision or None
         How an image encoder makes its inputs of pixels.
+    pooler : Graph or None
+        From the state of the first token, ``hidden``, to ``pooled``.
     feeds : callable or None
         ``(model, request) -> inputs``: what makes the masks where a layer has more than one.
     """
@@ -119,6 +121,7 @@ class Model:
     start: int = 0
     vision: Vision | None = None
     feeds: Callable[[Model, Request], dict[str, Any]] | None = None
+    pooler: Graph | None = None
 
 
 def build(

@@ -16,6 +16,7 @@ import numpy as np
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import Model, shown
 from stof_cupy.models.fields import INERT
+from stof_cupy.models.pooling import pooler_of
 
 if TYPE_CHECKING:
     from stof_cupy.graph import Graph, Node
@@ -163,6 +164,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
         token_types=c.type_vocab_size,
         hidden_size=c.hidden_size,
         heads=c.num_attention_heads,
+        pooler=pooler_of(weights, "pooler.dense", c.hidden_size),
     )
 
 

@@ -20,6 +20,7 @@ from stof_cupy.masks import BsrMask
 from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.bert import BertConfig, BertLayers
 from stof_cupy.models.fields import Fields
+from stof_cupy.models.pooling import pooler_of
 from stof_cupy.models.sparse import Request
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
         heads=c.num_attention_heads,
         layer_masks=(LayerMask(),) * c.num_hidden_layers,
         feeds=feeds,
+        pooler=pooler_of(weights, "pooler", c.hidden_size),
     )
 
 

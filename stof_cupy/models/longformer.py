@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.bert import BertConfig, BertLayers
+from stof_cupy.models.pooling import pooler_of
 from stof_cupy.models.sparse import Request, global_rows, local_mask, per_sequence, positions_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
         heads=c.num_attention_heads,
         layer_masks=tuple(LayerMask(window=window) for window in windows),
         feeds=_feeds,
+        pooler=pooler_of(weights, "pooler.dense", c.hidden_size),
     )
 
 

@@ -10,6 +10,7 @@ from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.fields import Fields
 from stof_cupy.models.images import Vision
 from stof_cupy.models.layers import Layers
+from stof_cupy.models.pooling import pooler_of
 
 if TYPE_CHECKING:
     from stof_cupy.graph import Node
@@ -118,6 +119,7 @@ def assemble(name: str, c: VitConfig, weights: Weights, block: Block) -> Model:
         kind="image encoder",
         layer_masks=(LayerMask(),) * c.layers,
         vision=_vision(c, weights),
+        pooler=pooler_of(weights, "pooler.dense", c.hidden),
     )
 
 

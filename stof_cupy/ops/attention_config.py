@@ -155,8 +155,10 @@ def legal(config: Config, case: Case) -> str:
         return f"{shape.name}: what modifies scores needs the registers of the other rows"
     if (packed or config.scores != PLAIN) and shape.threads * shape.min_blocks > _ALL_REGISTERS:
         return f"{shape.name}: packed heads and what modifies scores need more registers"
-    if _two_terms(config.scores) and shape.q_in_registers and config.head_dim >= _FEW_TERMS:
-        return f"{shape.name}: two terms need the registers of the queries"
+    kind = config.scores
+    stages = kind.softcap + (kind.bias is not None) + kind.alibi + kind.distances
+    if packed and stages > 1 and config.head_dim >= _FEW_TERMS:
+        return f"{shape.name}: packed heads and {stages} modifications need more registers"
     if packed and not _packs(config, case):
         return f"{config.pack} heads in a tile: not of one mask, or of more than {_MASK_ROWS} rows"
     if not packed and config.mask_rows % shape.rows:

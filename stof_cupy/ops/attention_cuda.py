@@ -24,6 +24,9 @@ from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["blockwise_launches", "completed", "estimates", "launches", "prepared", "run"]
 
+_AT_ONCE = 100
+"""Blocks that any GPU starts at once, in whatever order."""
+
 
 def run(
     args: Args,
@@ -133,6 +136,8 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         "pack": config.pack,
     }
     blocks = config.items(problem) * config.heads(problem)
+    if blocks <= _AT_ONCE and not cut:
+        fields["order"] = 0
     every = [Launch(config.spec(problem), blocks, fields)]
     if cut:
         rows = cut * config.shape.rows

@@ -23,6 +23,7 @@ __all__ = ["Config", "Prepared", "candidates", "fault", "launch", "prepare"]
 Config = Sm90Config
 """Tile, buffers and CTAs per SM; see there."""
 
+_STORED = 8  # elements: a TMA store writes whole pieces of 16 bytes, and what follows a row too
 _MASK_TILE = 64  # the GPU builds lists of tiles of multiples of it
 _LONG = 1 / 8  # of a CTA's work
 _LISTS = ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "groups", "order", "overflow")
@@ -68,6 +69,8 @@ def fault(
     if not 0 < problem.dim_qk <= config.dim_qk or not 0 < problem.dim_v <= config.dim_v:
         got = (problem.dim_qk, problem.dim_v)
         return mismatch("head dims", got, f"at most {(config.dim_qk, config.dim_v)}")
+    if problem.dim_v % _STORED:
+        return mismatch("value dim", problem.dim_v, f"a multiple of {_STORED}")
     if not scale > 0:
         return mismatch("scale", scale, "a positive number")
     if min(problem.batch, problem.heads, problem.seq_q, problem.seq_k) == 0:

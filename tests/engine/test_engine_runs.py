@@ -79,6 +79,7 @@ def test_lists_of_lists_and_of_nothing(engine) -> None:
         ({"out": np.zeros(3)}, ArgumentError, "out: got a value"),
         ({"mask": np.ones((3, 3), bool)}, ArgumentError, "mask: got ndarray, expected a spec"),
         ({"mask": "nonsense"}, ArgumentError, "mask"),
+        ({"output": "everything"}, ArgumentError, "output: got .everything."),
         ({"token_types": [[0, 1]]}, ShapeError, "token_types: got 1 sequences, expected 2 as x"),
         ({"token_types": [[0, 1], [0]]}, ShapeError, r"token_types\[0\]: got 2 tokens, expected 3"),
         ({"token_types": [[0, 9, 1], [0]]}, ArgumentError, r"token_types\[0\]"),

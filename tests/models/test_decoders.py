@@ -161,7 +161,7 @@ def test_bad_prompts(prompts, how, error, match):
 @pytest.mark.parametrize(
     ("how", "error", "match"),
     [
-        ({"output": "pooled"}, ArgumentError, "output: got 'pooled'"),
+        ({"output": "states"}, ArgumentError, "output: got 'states'"),
         ({"token_types": np.zeros((1, 2), int)}, ArgumentError, "token_types"),
         ({"layer_masks": {3: "full"}}, ArgumentError, "layer_masks: got 3, expected layers 0 to 2"),
         ({"layer_masks": {True: "full"}}, ArgumentError, "layer_masks: got True"),

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stof_cupy.errors import CheckpointError, ConfigError, StofError, UnsupportedError, WeightError
+from stof_cupy.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingDependencyError,
+    StofError,
+    UnsupportedError,
+    WeightError,
+)
 from stof_cupy.models.checkpoint import read_checkpoint
 from stof_cupy.models.gguf_file import open_gguf
 
@@ -204,3 +212,10 @@ def test_flipped_bytes_give_tensors_or_a_typed_error(tmp_path):
             read_checkpoint(path)
         except StofError:
             continue
+
+
+def test_without_the_extra(tmp_path, monkeypatch):
+    write(tmp_path / "m.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingDependencyError, match=r"gguf.*pip install 'stof-cupy\[models\]'"):
+        read_checkpoint(tmp_path / "m.gguf")

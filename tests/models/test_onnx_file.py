@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stof_cupy.errors import CheckpointError, ConfigError, WeightError
+from stof_cupy.errors import CheckpointError, ConfigError, MissingDependencyError, WeightError
 from stof_cupy.models.checkpoint import read_checkpoint
 
 onnx = pytest.importorskip("onnx")
@@ -96,3 +97,9 @@ def test_other_bytes(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\xff\xfe not protobuf")
     with pytest.raises(CheckpointError, match="unreadable"):
         read_checkpoint(tmp_path / "m.onnx")
+
+
+def test_without_the_extra(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingDependencyError, match=r"onnx.*pip install 'stof-cupy\[models\]'"):
+        read_checkpoint(path)

@@ -259,17 +259,23 @@ def kernels(chosen: list[Instance]) -> list[KernelSpec]:
     return list(dict.fromkeys(spec for each in chosen for spec in each.specs()))
 
 
+def roomy(dim: int) -> Shape:
+    """Return a shape with the registers that packed heads and score modifications need."""
+    narrow = (shape for shape in SHAPES[dim] if shape.warp_rows == 16)
+    return next(shape for shape in narrow if shape.threads * shape.min_blocks <= 256)
+
+
 def _block() -> Iterator[Block]:
     for i, dim in enumerate(catalogue.HEAD_DIM_CLASSES):
         usual = dict.fromkeys((SHAPES[dim][0], SHAPES[dim][-1], FEW_ROWS[dim]))
         yield from (Block("float16", dim, shape) for shape in (*SHAPES[dim], FEW_ROWS[dim]))
         yield from (Block("bfloat16", dim, shape) for shape in usual)
-        for shape in (SHAPES[dim][-1], FEW_ROWS[dim]):
+        for shape in (roomy(dim), FEW_ROWS[dim]):
             yield Block(DTYPES[i % 2], dim, shape, packed=True)
         for j, (name, kind) in enumerate(KINDS.items()):
             usual = dim in (64, 128) or (i + j) % 2  # of other head dims, every second kind
             if usual and (dim <= 128 or name != "three"):
-                yield Block(DTYPES[(i + j // 2) % 2], dim, SHAPES[dim][-1], kind)
+                yield Block(DTYPES[(i + j // 2) % 2], dim, roomy(dim), kind)
     for name in ("bias16", "alibi", "three"):
         yield Block("float16", 64, FEW_ROWS[64], KINDS[name])
         yield Block("bfloat16", 64, FEW_ROWS[64], KINDS[name], packed=True)

@@ -33,7 +33,7 @@ WAYS: dict[str, Callable[[int], Any]] = {
 
 BIASED = {
     "chosen": None,
-    "block": Block("float16", 64, SHAPES[64][-1], HALF),
+    "block": Block("float16", 64, forced.roomy(64), HALF),
     "few rows": Block("float16", 64, FEW_ROWS[64], HALF),
     "row": Row("float16", 64, 1, "tiles", forced.STAGES["bias16"]),
 }
