@@ -234,13 +234,13 @@ struct Pass {
       for (int f = 0; f < kFragments; ++f)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          ptx::store_shared_4(to, softmax.origin[f][r]);
-          ptx::store_shared_4(to + kPlane, softmax.sum[f][r]);
+          ptx::store_shared_f32(to, softmax.origin[f][r]);
+          ptx::store_shared_f32(to + kPlane, softmax.sum[f][r]);
 #pragma unroll
           for (int i = 0; i < Products::kOutputs; ++i)
 #pragma unroll
             for (int e = 0; e < 2; ++e)
-              ptx::store_shared_4(to + (2 + 2 * i + e) * kPlane, products.o[f][i][2 * r + e]);
+              ptx::store_shared_f32(to + (2 + 2 * i + e) * kPlane, products.o[f][i][2 * r + e]);
           to += (2 + 2 * Products::kOutputs) * kPlane;
         }
     }

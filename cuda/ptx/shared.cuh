@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_shared_4(u32 address, u32 v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
-__device__ __forceinline__ void store_shared_4(u32 address, float v) {
+__device__ __forceinline__ void store_shared_f32(u32 address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 

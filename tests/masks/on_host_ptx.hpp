@@ -83,7 +83,7 @@ inline uint4 load_shared_16(u32 address) {
   return x;
 }
 inline void store_shared_4(u32 address, u32 x) { std::memcpy(host::at(address, 4), &x, 4); }
-inline void store_shared_4(u32 address, float x) { std::memcpy(host::at(address, 4), &x, 4); }
+inline void store_shared_f32(u32 address, float x) { std::memcpy(host::at(address, 4), &x, 4); }
 inline void store_shared_16(u32 address, uint4 x) { std::memcpy(host::at(address, 16), &x, 16); }
 
 inline void copy(u32 to, const void* from, int bytes, int size) {

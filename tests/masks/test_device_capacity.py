@@ -84,6 +84,11 @@ def test_capacity_is_that_of_all_leading_axes() -> None:
         check_overflow(pattern.to("cuda", **{**exact, what: needed - 1}), needed, needed - 1)
 
 
+def assert_near(got: Any, want: Any) -> None:
+    """Equal but for the roundings of another kernel."""
+    np.testing.assert_allclose(got.get(), want.get(), rtol=0, atol=4e-3)
+
+
 @pytest.mark.parametrize("what", ("tiles", "bitmaps"))
 @pytest.mark.parametrize("dim", (16, 64, 128))
 @pytest.mark.parametrize("name", ("longformer", "empty rows"))
@@ -100,7 +105,7 @@ def test_attention_after_an_overflow_is_nan_everywhere(name: str, dim: int, what
     assert cupy.isnan(out).all()
     fits = attention(q, k, v, pattern.to("cuda", **exact))
     assert cupy.isfinite(fits).all()
-    assert cupy.array_equal(fits, attention(q, k, v, pattern.tobsr()))
+    assert_near(fits, attention(q, k, v, pattern.tobsr()))
 
 
 @pytest.mark.parametrize("measured", (False, True))
@@ -114,6 +119,7 @@ def test_a_rebuild_that_fits_again_clears_the_overflow(measured: bool) -> None:
     mask = pattern.to("cuda", **({} if measured else exact))
     q, k, v = heads(64, 300, 500)
     needed = counts(masks.key_padding(many, 300).tobsr())
+    attention(q, k, v, mask)  # whose lists are for tiles of their own, and have room for these keys
     for _ in range(3):
         keep[...] = cupy.asarray(many)
         mask.rebuild()
@@ -123,7 +129,7 @@ def test_a_rebuild_that_fits_again_clears_the_overflow(measured: bool) -> None:
         mask.rebuild()
         check_array(mask, np.broadcast_to(few, (300, 500)))
         want = attention(q, k, v, masks.key_padding(few, 300).tobsr())
-        assert cupy.array_equal(attention(q, k, v, mask), want)
+        assert_near(attention(q, k, v, mask), want)
 
 
 def test_the_guards_notice_one_byte() -> None:

@@ -19,6 +19,7 @@ from stof_cupy.errors import (
     UnsupportedError,
     WeightError,
 )
+from stof_cupy.graph import Executor
 from stof_cupy.models import zoo
 from stof_cupy.models.images import ImageConfig
 from stof_cupy.models.resample import cubic, resized
@@ -174,7 +175,7 @@ def test_on_the_gpu(dtype, golden):
     host = engine_of(DINOV2)
     vision: Any = host._model.vision
     given = image_inputs(host._model, vision, host._target, pixels, None, None)
-    low = host._executor.run(
+    low = Executor(host.graph, backend="numpy").run(
         given, observe=lambda _, y: y.astype(as_dtype(dtype)).astype(np.float32)
     )["hidden"]
     got = engine_of(DINOV2, backend="cuda", dtype=dtype).run(pixels)
