@@ -225,7 +225,6 @@ inline bool settled() {
 
 inline void __threadfence_system() {}
 inline void __threadfence() {}
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline long long clock64() { return 0; }
 
 struct float4 {
