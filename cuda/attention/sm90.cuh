@@ -54,7 +54,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       }
     };
     ring(Shape::kQBarriers, kQueries, 1, kWarpgroups);
-    ring(Shape::kKBarriers, kStages, 1, kWarpgroups);
+    ring(Shape::kKBarriers, kStages, 1, 4 * kWarpgroups);  // each warp has read its bits
     ring(Shape::kVBarriers, kStages, 1, kWarpgroups);
     ring(Shape::kRowBarriers, Shape::kRows, 1, kWarpgroups + 1);  // and the producer
     ptx::mbarrier_init(smem + Shape::kBarriers + 8 * Shape::kLandingBarrier, 1);

@@ -103,7 +103,7 @@ struct Consumer {
     if (K::kQueries > 1) release_previous_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    release_k<true>();
+    release_k();
     if (masked > 0)
       take_weights<true>(s, bits);
     else
@@ -127,7 +127,7 @@ struct Consumer {
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
     ptx::wgmma_wait<1>();
     ptx::pin(s);
-    release_k<kMasked>();
+    release_k();
     take_weights<kMasked>(s, bits);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
@@ -150,7 +150,7 @@ struct Consumer {
     if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    release_k<kMasked>();
+    release_k();
     take_weights<kMasked>(s, bits);
     pack(s);
     if (!kRescaleFirst) rescale_output();
@@ -239,11 +239,10 @@ struct Consumer {
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= rescale[i / 2 % 2];
   }
 
-  // Every thread reads the bitmap that comes with the keys, so all have to be done with it.
-  template <bool kMasked>
+  // Every warp reads of the bitmap that comes with the keys, so each has to say that it is done.
   __device__ __forceinline__ void release_k() {
-    if (kMasked) sync_warpgroup();
-    if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kKBarriers, tiles.buffer()));
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(K::empty(smem, K::kKBarriers, tiles.buffer()));
   }
 
   __device__ __forceinline__ void release_v(RingPosition<K::kStages> position) {

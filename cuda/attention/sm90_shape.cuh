@@ -26,6 +26,7 @@ struct Row {
   }
 
   static constexpr int kBytes = 48;
+  static constexpr int kListed = 32;  // entries whose column and bitmap come with a row
 
   __device__ static __forceinline__ Row load(u32 address) {
     const uint4 a = ptx::load_shared_16(address);
@@ -102,13 +103,15 @@ struct Shape {
   static constexpr int kMaskWords = (kN / 2 + 31) / 32;
   static constexpr int kBitmapBytes = kM / 16 * 32 * kMaskWords * 4;
 
-  static constexpr int kRows = 2;  // one in work, one ahead
+  static constexpr int kRows = 3;  // one that ends, one in work, one ahead
   static constexpr int kQ = 0;
   static constexpr int kK = kQ + kQueries * kBufferQ;
   static constexpr int kV = kK + kStages * kBytesK;
   static constexpr int kBitmaps = kV + kStages * kBytesV;
   static constexpr int kRowInfo = kBitmaps + kStages * kBitmapBytes;
-  static constexpr int kBarriers = kRowInfo + kRows * Row::kBytes;
+  static constexpr int kLists = kRowInfo + kRows * Row::kBytes;
+  static constexpr int kListBytes = 4 * Row::kListed;  // twice a row: columns, then bitmaps
+  static constexpr int kBarriers = kLists + kRows * 2 * kListBytes;
   static constexpr int kQBarriers = 0;  // pairs of full and empty
   static constexpr int kKBarriers = kQBarriers + 2 * kQueries;
   static constexpr int kVBarriers = kKBarriers + 2 * kStages;
@@ -119,6 +122,9 @@ struct Shape {
 
   __device__ static __forceinline__ u32 row_info(u32 smem, u32 index) {
     return smem + kRowInfo + index * Row::kBytes;
+  }
+  __device__ static __forceinline__ u32 list(u32 smem, u32 index) {
+    return smem + kLists + index * (2 * kListBytes);
   }
   // Barrier `index` of a ring whose first is `ring`.
   __device__ static __forceinline__ u32 full(u32 smem, int ring, u32 index) {

@@ -18,7 +18,7 @@ _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-_ROW_BYTES, _ROWS = 48, 2  # what a CTA is told of a row, and how many of them it keeps
+_ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
 
 def sm90_dim(head_dim: int) -> int:

@@ -235,6 +235,9 @@ inline bool mbarrier_try_wait(u32 barrier, u32 parity) {
   host::wait_for_change(b.phase);
   return (b.phase & 1) != parity;
 }
+inline bool mbarrier_test(u32 barrier, u32 parity) {
+  return (host::mbarriers.at(barrier).phase & 1) != parity;
+}
 
 inline void prefetch(const TensorMap&) {}
 inline void tma_load(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2, int c3,
@@ -292,6 +295,7 @@ inline uint4 load_shared_16(u32 address) {
   return host::read<uint4>(address);
 }
 inline void store_shared_2(u32 address, u16 x) { host::write(address, x); }
+inline void store_shared_4(u32 address, u32 x) { host::write(address, x); }
 inline void store_shared_16(u32 address, uint4 x) {
   assert(address % 16 == 0);
   host::write(address, x);
