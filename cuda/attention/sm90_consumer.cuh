@@ -50,6 +50,7 @@ struct Consumer {
   u32 weights[K::kN / 4];  // P, packed: the scores' registers in order are its operand
   float rescale[2];
   OnlineSoftmax softmax;
+  bool fresh;  // see there
 
   __device__ __forceinline__ Consumer(const Params& params, u32 shared, int warpgroup)
       : p(params),
@@ -80,6 +81,7 @@ struct Consumer {
 
   __device__ __forceinline__ void attend(int count, int masked, int parts, int limit) {
     softmax = OnlineSoftmax{};
+    fresh = true;
 #pragma unroll
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
     if (count == 0) {
@@ -105,9 +107,9 @@ struct Consumer {
     ptx::pin(s);
     release_k();
     if (masked > 0)
-      take_weights<true>(s, bits);
+      take_weights<true>(s, bits, 0);
     else
-      take_weights<false>(s, bits);
+      take_weights<false>(s, bits, 0);
     pack(s);
   }
 
@@ -128,7 +130,7 @@ struct Consumer {
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     release_k();
-    take_weights<kMasked>(s, bits);
+    take_weights<kMasked>(s, bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
@@ -151,7 +153,7 @@ struct Consumer {
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
-    take_weights<kMasked>(s, bits);
+    take_weights<kMasked>(s, bits, i);
     pack(s);
     if (!kRescaleFirst) rescale_output();
   }
@@ -215,17 +217,32 @@ struct Consumer {
   // Scores to weights. What else changes scores (softcap, ALiBi, a bias) belongs before the mask:
   // it may take a tile's position, and change s as the mask does.
   template <bool kMasked>
-  __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits) {
-    if constexpr (kMasked) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int j = 0; j < K::kN / 8; ++j)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            s[4 * j + 2 * r + e] = bits.keeps(r, j, e) ? s[4 * j + 2 * r + e] : kNegativeInfinity;
+  __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits, int tile) {
+    if (kMasked) bits.mask(s);
+    float added[4];
+    if constexpr (K::kEager) {
+      rescale[0] = rescale[1] = 1.f;
+      if (fresh) {
+        softmax.raise(s, p.scale_log2, rescale);
+        fresh = softmax.fresh();
+      }
+      softmax.weigh(s, p.scale_log2, added);
+      if (!softmax.fit(added)) {
+        if (softmax.finite(added)) {
+          softmax.lower(s, added, rescale);
+        } else {
+          const u32 info = K::row_info(smem, rows.buffer());
+          Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
+          if (kMasked) bits.mask(s);
+          softmax.raise(s, p.scale_log2, rescale);
+          softmax.weigh(s, p.scale_log2, added);
+        }
+      }
+    } else {
+      softmax.raise(s, p.scale_log2, rescale);
+      softmax.weigh(s, p.scale_log2, added);
     }
-    softmax.update(s, p.scale_log2, rescale);
+    softmax.add(added);
   }
 
   __device__ __forceinline__ void pack(const float (&s)[K::kN / 2]) {

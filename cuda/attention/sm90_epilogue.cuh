@@ -122,6 +122,35 @@ struct Epilogue {
     }
   }
 
+  // The lane's scores of a tile once more, before masking. It is slow, and runs only if a score
+  // exceeds all before by more than a float's range (OnlineSoftmax). `info` is where the row is:
+  // read again each time, to spare registers.
+  __device__ __forceinline__ void score_again(float (&s)[K::kN / 2], u32 info, int tile) const {
+#pragma unroll 1
+    for (int i = 0; i < K::kN / 2; ++i) {
+      const T* x = query_again(Row::load(info), i / 2 % 2 * 8);
+      const T* y = key_again(Row::load(info), tile, i / 4 * 8 + thread % 4 * 2 + i % 2);
+      const int dims = x && y ? p.dim_qk : 0;
+      float score = 0.f;
+#pragma unroll 1
+      for (int e = 0; e < dims; ++e) score = fmaf(ptx::to_float(x[e]), ptx::to_float(y[e]), score);
+#pragma unroll
+      for (int j = 0; j < K::kN / 2; ++j) s[j] = i == j ? score : s[j];  // registers have no index
+    }
+  }
+
+  // Where the lane's query is, or the one 8 further; and where a key of a tile is. Null: nowhere.
+  __device__ __forceinline__ const T* query_again(const Row& row, int further) const {
+    const int at = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + thread % 32 / 4 + further;
+    if (at >= p.seq_q) return nullptr;
+    return p.q + row.batch * p.q_batch + row.head * p.q_head + at * p.q_row;
+  }
+  __device__ __forceinline__ const T* key_again(const Row& row, int tile, int key) const {
+    const i64 at = position(row.entry(tile), tile < row.parts, key);
+    if (at < 0 || at >= p.seq_k) return nullptr;
+    return p.k + row.batch * p.k_batch + row.head / p.heads_per_kv * p.k_head + at * p.k_row;
+  }
+
   // Where in the sequence key `key` of a listed tile stands.
   __device__ __forceinline__ i64 position(int entry, bool part, int key) const {
     const i64 col = p.cols ? p.cols[entry] : entry;

@@ -17,6 +17,7 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
+_VARIANTS = ("packed", "bounded", "eager")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
@@ -62,6 +63,8 @@ class Sm90Config:
         Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
+    eager : bool
+        Whether weights are computed without a look at the scores, and mended if that was wrong.
     """
 
     dim_qk: int
@@ -73,6 +76,7 @@ class Sm90Config:
     blocks: int = 1
     packed: bool = False
     bounded: bool = False
+    eager: bool = False
 
     @property
     def m(self) -> int:
@@ -149,7 +153,7 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        variant = ("_packed" if self.packed else "") + ("_bounded" if self.bounded else "")
+        variant = "".join(f"_{each}" for each in _VARIANTS if getattr(self, each))
         return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
 
 
@@ -185,7 +189,7 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     arguments = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
     arguments += [config.queries, config.blocks]
-    variant = [str(flag).lower() for flag in (config.packed, config.bounded)]
+    variant = [str(flag).lower() for flag in (getattr(config, each) for each in _VARIANTS)]
     maps = [f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group")]
     pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "groups"]
     pointers += ["bitmaps", "order", "mask_of", "kv_lengths", "overflow", "counter", "report"]

@@ -27,6 +27,7 @@ THREE = Sm90Config(64, 64, n=128, warpgroups=3)
 PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
+EAGER = tuple(replace(each, eager=True) for each in (SMALL, ODD, IN_SEQUENCE, WIDE, PACKED))
 
 
 @dataclass
@@ -109,7 +110,9 @@ def run_on_cpu(config: Sm90Config, case: Case, **how: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE], ids=lambda c: c.name
+    "config",
+    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER[:-1]],
+    ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
 def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
@@ -127,6 +130,21 @@ def test_the_code_with_packed_keys(seed: int) -> None:
         case.mask = masks.BsrMask(keep | np.zeros((case.q.shape[2], 1), bool))
         case.v[:, :, ~keep] = np.nan
     compare(case, *run_on_cpu(PACKED, case, ctas=1 + seed % 4, seed=seed))
+
+
+@pytest.mark.parametrize("config", EAGER, ids=lambda c: c.name)
+@pytest.mark.parametrize("step", [3.0, 60.0])
+def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> None:
+    """By less than a float's range, and by more, so that they have to be computed again."""
+    g = rng(11)
+    shape = (1, 2, 200, config.dim_qk)
+    q, k = (random_array(g, shape, "bfloat16") for _ in range(2))
+    v = random_array(g, (*shape[:3], config.dim_v), "bfloat16")
+    k *= (step * (1 + np.arange(200) // 40))[:, None].astype(k.dtype)
+    for mask in (None, masks.causal(200), masks.BsrMask(g.random((200, 200)) < 0.3)):
+        if mask is not None or not config.packed:
+            case = Case(q, k, v, mask)
+            compare(case, *run_on_cpu(config, case))
 
 
 def test_the_code_in_float16() -> None:
