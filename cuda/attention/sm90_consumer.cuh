@@ -50,7 +50,8 @@ struct Consumer {
   u32 weights[K::kN / 4];  // P, packed: the scores' registers in order are its operand
   float rescale[2];
   OnlineSoftmax softmax;
-  bool fresh;  // see there
+  bool fresh;       // see there
+  u32 leaving = 0;  // of the leader: the barrier of queries in whose buffer an output still lies
 
   __device__ __forceinline__ Consumer(const Params& params, u32 shared, int warpgroup)
       : p(params),
@@ -65,35 +66,50 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (kTurns && group == 0) ptx::barrier_arrive(kTurn, 256);  // the first turn is its own
+    bool open = false;  // whether the row before still lacks its last product
     while (true) {
-      const u32 buffer = rows.buffer();
-      wait(K::full(smem, K::kRowBarriers, buffer), rows.full(), kRowFull);
-      const Row row = Row::load(K::row_info(smem, buffer));
+      wait(K::full(smem, K::kRowBarriers, rows.buffer()), rows.full(), kRowFull);
+      const Row row = Row::load(K::row_info(smem, rows.buffer()));
+      if constexpr (K::kFlat) {
+        release_q();  // which the loads of this row may wait for
+        if (open && row.tiles <= 0) {
+          last();
+          store(softmax, rows.count - 1, queries.count - 1);
+          open = false;
+        }
+      }
       if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
-      attend(row.tiles, row.masked, row.parts, row.limit);
-      store();
+      if (open) {
+        step<true, true>(0, row.masked, row.parts, row.limit);
+      } else {
+        begin();
+        if (row.tiles > 0) first(row.masked, row.parts, row.limit);
+      }
+#pragma unroll 1
+      for (int i = 1; i < row.masked; ++i) step<true>(i, row.masked, row.parts, row.limit);
+#pragma unroll 1
+      for (int i = max(1, row.masked); i < row.tiles; ++i)
+        step<false>(i, row.masked, row.parts, row.limit);
+      open = K::kFlat && row.tiles > 0;
+      if (!open) {
+        if (row.tiles > 0)
+          last();
+        else
+          release_q();
+        store(softmax, rows.count, queries.count);
+      }
       rows.advance();
       queries.advance();
     }
-    if (K::kQueries > 1) release_previous_q();
+    release_q();
   }
 
-  __device__ __forceinline__ void attend(int count, int masked, int parts, int limit) {
+  __device__ __forceinline__ void begin() {
     softmax = OnlineSoftmax{};
     fresh = true;
 #pragma unroll
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
-    if (count == 0) {
-      if (K::kQueries > 1) release_previous_q();
-      return;
-    }
-    first(masked, parts, limit);
-#pragma unroll 1
-    for (int i = 1; i < masked; ++i) step<true>(i, masked, parts, limit);
-#pragma unroll 1
-    for (int i = max(1, masked); i < count; ++i) step<false>(i, masked, parts, limit);
-    last();
   }
 
   __device__ __forceinline__ void first(int masked, int parts, int limit) {
@@ -102,7 +118,7 @@ struct Consumer {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s);
     if (masked > 0) load_bits(bits, 0, masked, parts, limit);
-    if (K::kQueries > 1) release_previous_q();
+    release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
@@ -113,7 +129,8 @@ struct Consumer {
     pack(s);
   }
 
-  template <bool kMasked>
+  // `kCross`: it is a row's first tile, and the product is the last of the row before.
+  template <bool kMasked, bool kCross = false>
   __device__ __forceinline__ void step(int i, int masked, int parts, int limit) {
     if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i, masked, parts, limit);
     float s[K::kN / 2];
@@ -127,15 +144,27 @@ struct Consumer {
     if (kRescaleFirst) rescale_output();
     start_pv(before);
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
+    if (K::kFlat) release_q();
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     release_k();
+    OnlineSoftmax done = softmax;
+    if (kCross) {
+      softmax = OnlineSoftmax{};
+      fresh = true;
+    }
     take_weights<kMasked>(s, bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
+    if (kCross) {
+      done.finish();
+      store(done, rows.count - 1, queries.count - 1);
+#pragma unroll
+      for (int j = 0; j < K::kDimV / 2; ++j) o[j] = 0.f;
+    }
     pack(s);
-    if (!kRescaleFirst) rescale_output();
+    if (!kCross && !kRescaleFirst) rescale_output();
   }
 
   // The same with one product after the other, for CTAs that share an SM and its registers: one's
@@ -231,6 +260,8 @@ struct Consumer {
         if (softmax.finite(added)) {
           softmax.lower(s, added, rescale);
         } else {
+          ptx::wgmma_wait<0>();  // there are not enough registers beside P
+          ptx::pin(o);
           const u32 info = K::row_info(smem, rows.buffer());
           Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
           if (kMasked) bits.mask(s);
@@ -267,20 +298,22 @@ struct Consumer {
   }
 
   // Called when the row after has begun: by then the output has left the buffer.
-  __device__ __forceinline__ void release_previous_q() {
-    if (queries.count == 0 || !leader) return;
-    const RingPosition<K::kQueries> previous{queries.count - 1};
+  __device__ __forceinline__ void release_q() {
+    if (leaving == 0) return;
     ptx::bulk_wait_read();
-    ptx::mbarrier_arrive(K::empty(smem, K::kQBarriers, previous.buffer()));
+    ptx::mbarrier_arrive(leaving);
+    leaving = 0;
   }
 
   __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
 
-  __device__ __forceinline__ void store() {
-    const u32 buffer = rows.buffer();
+  __device__ __forceinline__ void store(const OnlineSoftmax& softmax, u32 row_count,
+                                        u32 query_count) {
+    const u32 buffer = RingPosition<K::kRows>{row_count}.buffer();
+    const u32 queries = RingPosition<K::kQueries>{query_count}.buffer();
     const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers
     const int first_row = row.q_tile * K::kM + group * 64;
-    Epilogue<K> epilogue{p, smem + K::kQ + queries.buffer() * K::kBufferQ, group, thread};
+    Epilogue<K> epilogue{p, smem + K::kQ + queries * K::kBufferQ, group, thread};
     epilogue.store_lse(softmax, first_row, row);
 
     const float inverse[2] = {row.poison ? kNaN : softmax.inverse_sum(0),
@@ -296,10 +329,8 @@ struct Consumer {
     if (leader) {
       epilogue.send(first_row, row);
       ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
-      if (K::kQueries == 1) {
-        ptx::bulk_wait_read();
-        ptx::mbarrier_arrive(K::empty(smem, K::kQBarriers, queries.buffer()));
-      }
+      leaving = K::empty(smem, K::kQBarriers, queries);
+      if (K::kQueries == 1) release_q();
     }
   }
 };

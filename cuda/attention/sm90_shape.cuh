@@ -53,7 +53,7 @@ enum Wait { kRowFull = 1, kRowEmpty, kQFull, kQEmpty, kKFull, kKEmpty, kVFull, k
 // kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before
 // full_ptr are made of groups of 8 keys from anywhere.
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
-          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_>
+          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_>
 struct Shape {
   using T = T_;
   static constexpr int kDimQk = kDimQk_;
@@ -65,6 +65,7 @@ struct Shape {
   static constexpr int kQueries = kQueries_;
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kBounded = kBounded_;
+  static constexpr bool kFlat = kFlat_;    // rows follow each other as tiles of a row do
   static constexpr bool kEager = kEager_;  // weights are computed without a look at the scores
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
@@ -83,6 +84,7 @@ struct Shape {
   // the scores of the next arise.
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
+  static_assert(!kFlat || (kOverlap && kQueries == 2), "two rows at a time");
   static_assert(!kPacked || kRegistersOfLoader == 40, "packing takes more than 32");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head

@@ -17,7 +17,7 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
-_VARIANTS = ("packed", "bounded", "eager")
+_VARIANTS = ("packed", "bounded", "eager", "flat")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
@@ -65,6 +65,8 @@ class Sm90Config:
         Whether waits that take a second are reported and end in a fault: for finding hangs.
     eager : bool
         Whether weights are computed without a look at the scores, and mended if that was wrong.
+    flat : bool
+        Whether a row's last product runs beside the first one of the next row.
     """
 
     dim_qk: int
@@ -77,6 +79,7 @@ class Sm90Config:
     packed: bool = False
     bounded: bool = False
     eager: bool = False
+    flat: bool = False
 
     @property
     def m(self) -> int:
@@ -141,6 +144,9 @@ class Sm90Config:
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
+        if self.flat and not (self.overlaps and self.queries == 2):
+            got = f"overlaps={self.overlaps}, queries={self.queries}"
+            return mismatch("flat", got, "both products together, and 2")
         if self.packed and self.registers[1] < 40:
             return mismatch("registers", self.tile_registers, "at most 120 if packed")
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)

@@ -27,6 +27,7 @@ THREE = Sm90Config(64, 64, n=128, warpgroups=3)
 PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
+FLAT = tuple(replace(each, flat=True) for each in (SMALL, THREE, replace(WIDE, queries=2)))
 EAGER = tuple(replace(each, eager=True) for each in (SMALL, ODD, IN_SEQUENCE, WIDE, PACKED))
 
 
@@ -111,7 +112,7 @@ def run_on_cpu(config: Sm90Config, case: Case, **how: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER[:-1]],
+    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER[:-1], *FLAT],
     ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
