@@ -81,16 +81,15 @@ struct Consumer {
       if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
       if (open) {
-        step<true, true>(0, row.masked, row.parts, row.limit);
+        step<true, true>(0);
       } else {
         begin();
-        if (row.tiles > 0) first(row.masked, row.parts, row.limit);
+        if (row.tiles > 0) first(row.masked > 0);
       }
 #pragma unroll 1
-      for (int i = 1; i < row.masked; ++i) step<true>(i, row.masked, row.parts, row.limit);
+      for (int i = 1; i < row.masked; ++i) step<true>(i);
 #pragma unroll 1
-      for (int i = max(1, row.masked); i < row.tiles; ++i)
-        step<false>(i, row.masked, row.parts, row.limit);
+      for (int i = max(1, row.masked); i < row.tiles; ++i) step<false>(i);
       open = K::kFlat && row.tiles > 0;
       if (!open) {
         if (row.tiles > 0)
@@ -112,17 +111,17 @@ struct Consumer {
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
   }
 
-  __device__ __forceinline__ void first(int masked, int parts, int limit) {
+  __device__ __forceinline__ void first(bool masked) {
     float s[K::kN / 2];
     Bits bits;
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s);
-    if (masked > 0) load_bits(bits, 0, masked, parts, limit);
+    if (masked) load_bits(bits, 0);
     release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
-    if (masked > 0)
+    if (masked)
       take_weights<true>(s, bits, 0);
     else
       take_weights<false>(s, bits, 0);
@@ -131,8 +130,8 @@ struct Consumer {
 
   // `kCross`: it is a row's first tile, and the product is the last of the row before.
   template <bool kMasked, bool kCross = false>
-  __device__ __forceinline__ void step(int i, int masked, int parts, int limit) {
-    if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i, masked, parts, limit);
+  __device__ __forceinline__ void step(int i) {
+    if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i);
     float s[K::kN / 2];
     Bits bits;
     const RingPosition<K::kStages> before = tiles;
@@ -140,10 +139,10 @@ struct Consumer {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     if (kTurns) ptx::barrier_sync(kTurn + group, 256);
     multiply_qk(s);
-    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
     if (kRescaleFirst) rescale_output();
     start_pv(before);
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
+    if (kMasked) load_bits(bits, i);
     if (K::kFlat) release_q();
     ptx::wgmma_wait<1>();
     ptx::pin(s);
@@ -170,7 +169,7 @@ struct Consumer {
   // The same with one product after the other, for CTAs that share an SM and its registers: one's
   // softmax runs under another's products.
   template <bool kMasked>
-  __device__ __forceinline__ void step_in_sequence(int i, int masked, int parts, int limit) {
+  __device__ __forceinline__ void step_in_sequence(int i) {
     if (kRescaleFirst) rescale_output();
     start_pv(tiles);
     finish_pv();
@@ -178,7 +177,7 @@ struct Consumer {
     Bits bits;
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s);
-    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
+    if constexpr (kMasked) load_bits(bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release_k();
@@ -233,14 +232,15 @@ struct Consumer {
     ptx::pin(o);
   }
 
-  __device__ __forceinline__ void load_bits(Bits& bits, int i, int masked, int parts, int limit) {
-    if (i < parts) {
+  __device__ __forceinline__ void load_bits(Bits& bits, int i) {
+    const Row row = Row::load(K::row_info(smem, rows.buffer()));  // again, to spare registers
+    if (i < row.parts) {
       const u32 slot = smem + K::kBitmaps + tiles.buffer() * K::kBitmapBytes;
       bits.load(slot + (group * 128 + thread) * (4 * K::kMaskWords));
     } else {
       bits.keep_all();
     }
-    if (i == masked - 1) bits.cut(limit, thread % 4);
+    if (i == row.masked - 1) bits.cut(row.limit, thread % 4);
   }
 
   // Scores to weights. What else changes scores (softcap, ALiBi, a bias) belongs before the mask:

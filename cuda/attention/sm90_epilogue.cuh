@@ -32,18 +32,19 @@ struct Epilogue {
   // Returns whether the warp's output is all finite.
   __device__ __forceinline__ bool stage(const float (&o)[K::kDimV / 2]) const {
     const int row = thread / 32 * 16 + thread % 16;
-    u32 zero = 0;
+    u32 zero[4] = {0, 0, 0, 0};  // sums that do not wait for each other
 #pragma unroll
     for (int j = 0; j < K::kDimV / 16; ++j) {
       u32 r[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         r[e] = ptx::pack<T>(o[8 * j + 2 * e], o[8 * j + 2 * e + 1]);
-        zero = ptx::add_zero_times<T>(r[e], zero);
+        zero[e] = ptx::add_zero_times<T>(r[e], zero[e]);
       }
       ptx::stmatrix_x4(address(row, 2 * j + thread % 32 / 16), r[0], r[1], r[2], r[3]);
     }
-    return !__any_sync(0xffffffff, (zero & 0x7fff7fff) != 0);
+    const u32 all = zero[0] | zero[1] | zero[2] | zero[3];
+    return !__any_sync(0xffffffff, (all & 0x7fff7fff) != 0);
   }
 
   __device__ __forceinline__ void send(int first_row, const Row& row) const {

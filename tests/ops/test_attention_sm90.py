@@ -27,8 +27,10 @@ THREE = Sm90Config(64, 64, n=128, warpgroups=3)
 PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
+# Weights before maxima, and rows without a gap: each alone and both together.
+EAGER = tuple(replace(each, eager=True) for each in (ODD, IN_SEQUENCE, WIDE))
 FLAT = tuple(replace(each, flat=True) for each in (SMALL, THREE, replace(WIDE, queries=2)))
-EAGER = tuple(replace(each, eager=True) for each in (SMALL, ODD, IN_SEQUENCE, WIDE, PACKED))
+BOTH = tuple(replace(each, eager=True, flat=True) for each in (SMALL, THREE, PACKED))
 
 
 @dataclass
@@ -112,7 +114,7 @@ def run_on_cpu(config: Sm90Config, case: Case, **how: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER[:-1], *FLAT],
+    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER, *FLAT, *BOTH[:2]],
     ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
@@ -122,18 +124,19 @@ def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
     compare(case, *run_on_cpu(config, case, **how, seed=seed))
 
 
+@pytest.mark.parametrize("config", [PACKED, BOTH[2]], ids=lambda c: c.name)
 @pytest.mark.parametrize("seed", range(8))
-def test_the_code_with_packed_keys(seed: int) -> None:
-    case = Case.draw(seed, PACKED, "bfloat16", (1, 15, 64, 100, 200, 300))
+def test_the_code_with_packed_keys(config: Sm90Config, seed: int) -> None:
+    case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 200, 300))
     case.kv_lengths = None
     if seed % 3 == 0:  # whole columns: packed tiles without a bitmap, and values that do not count
         keep = np.repeat(rng(seed).random(-(-case.k.shape[2] // 8)) < 0.5, 8)[: case.k.shape[2]]
         case.mask = masks.BsrMask(keep | np.zeros((case.q.shape[2], 1), bool))
         case.v[:, :, ~keep] = np.nan
-    compare(case, *run_on_cpu(PACKED, case, ctas=1 + seed % 4, seed=seed))
+    compare(case, *run_on_cpu(config, case, ctas=1 + seed % 4, seed=seed))
 
 
-@pytest.mark.parametrize("config", EAGER, ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [*EAGER, *BOTH], ids=lambda c: c.name)
 @pytest.mark.parametrize("step", [3.0, 60.0])
 def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> None:
     """By less than a float's range, and by more, so that they have to be computed again."""
@@ -165,7 +168,7 @@ def test_the_code_on_views(layout: str) -> None:
     assert np.isnan(out.base.astype(np.float32)).sum() == out.base.size - out.size
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, BOTH[0]], ids=lambda c: c.name)
 def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
     """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
     g = rng(4)
@@ -198,7 +201,7 @@ def test_what_the_code_does_beyond_the_lengths(mask: str, keys: int) -> None:
         "random": masks.BsrMask(g.random((150, 150)) < 0.3),
     }[mask]
     case = Case(q, k, v, chosen, None, lengths)
-    for config in (SMALL, ODD):
+    for config in (SMALL, ODD, BOTH[0]):
         compare(case, *run_on_cpu(config, case))
 
 
