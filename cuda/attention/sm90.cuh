@@ -17,11 +17,11 @@
 namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
-          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat>
+          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded, kEager, kFlat> {
+                          kBounded, kEager, kFlat, kTurns> {
   using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                            kBounded, kEager, kFlat>;
+                            kBounded, kEager, kFlat, kTurns>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {

@@ -16,6 +16,7 @@
 #include "attention/sm90_softmax.cuh"
 #include "pipeline.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/operand.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/wgmma.cuh"
@@ -32,7 +33,7 @@ struct Consumer {
   // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
-  static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
+  static constexpr bool kTurns = K::kTurns && K::kWarpgroups > 1 && K::kOverlap;
   enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };  // each plus the warpgroup's number
 
   const Params& p;
@@ -50,7 +51,6 @@ struct Consumer {
   u32 weights[K::kN / 4];  // P, packed: the scores' registers in order are its operand
   float rescale[2];
   OnlineSoftmax softmax;
-  bool fresh;       // see there
   u32 leaving = 0;  // of the leader: the barrier of queries in whose buffer an output still lies
 
   __device__ __forceinline__ Consumer(const Params& params, u32 shared, int warpgroup)
@@ -106,7 +106,6 @@ struct Consumer {
 
   __device__ __forceinline__ void begin() {
     softmax = OnlineSoftmax{};
-    fresh = true;
 #pragma unroll
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
   }
@@ -148,10 +147,7 @@ struct Consumer {
     ptx::pin(s);
     release_k();
     OnlineSoftmax done = softmax;
-    if (kCross) {
-      softmax = OnlineSoftmax{};
-      fresh = true;
-    }
+    if (kCross) softmax = OnlineSoftmax{};
     take_weights<kMasked>(s, bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
@@ -251,10 +247,7 @@ struct Consumer {
     float added[4];
     if constexpr (K::kEager) {
       rescale[0] = rescale[1] = 1.f;
-      if (fresh) {
-        softmax.raise(s, p.scale_log2, rescale);
-        fresh = softmax.fresh();
-      }
+      if (softmax.fresh()) softmax.raise(s, p.scale_log2, rescale);
       softmax.weigh(s, p.scale_log2, added);
       if (!softmax.fit(added)) {
         if (softmax.finite(added)) {
@@ -264,7 +257,6 @@ struct Consumer {
           ptx::pin(o);
           const u32 info = K::row_info(smem, rows.buffer());
           Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
-          if (kMasked) bits.mask(s);
           softmax.raise(s, p.scale_log2, rescale);
           softmax.weigh(s, p.scale_log2, added);
         }
@@ -323,7 +315,10 @@ struct Consumer {
     sync_warpgroup();  // nobody reads the queries any more
     const bool finite = epilogue.stage(o);
     // Of a masked key, a value that is not finite has still come through, as 0 * NaN.
-    if (row.masked > 0 && !finite) epilogue.compute_again(softmax, first_row, row);
+    if (row.masked > 0 && !finite) {
+      const Epilogue<K> here{p, epilogue.buffer, group, ptx::opaque(thread)};
+      here.compute_again(softmax, first_row, row);
+    }
     ptx::fence_async_proxy();
     sync_warpgroup();
     if (leader) {

@@ -53,7 +53,8 @@ enum Wait { kRowFull = 1, kRowEmpty, kQFull, kQEmpty, kKFull, kKEmpty, kVFull, k
 // kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before
 // full_ptr are made of groups of 8 keys from anywhere.
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
-          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_>
+          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_,
+          bool kTurns_>
 struct Shape {
   using T = T_;
   static constexpr int kDimQk = kDimQk_;
@@ -66,6 +67,7 @@ struct Shape {
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kBounded = kBounded_;
   static constexpr bool kFlat = kFlat_;    // rows follow each other as tiles of a row do
+  static constexpr bool kTurns = kTurns_;  // warpgroups multiply one after the other
   static constexpr bool kEager = kEager_;  // weights are computed without a look at the scores
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;

@@ -17,7 +17,7 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
-_VARIANTS = ("packed", "bounded", "eager", "flat")
+_VARIANTS = ("packed", "bounded", "eager", "flat", "turns")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
@@ -67,6 +67,8 @@ class Sm90Config:
         Whether weights are computed without a look at the scores, and mended if that was wrong.
     flat : bool
         Whether a row's last product runs beside the first one of the next row.
+    turns : bool
+        Whether warpgroups begin their products one after the other (ping-pong).
     """
 
     dim_qk: int
@@ -80,6 +82,7 @@ class Sm90Config:
     bounded: bool = False
     eager: bool = False
     flat: bool = False
+    turns: bool = True
 
     @property
     def m(self) -> int:
@@ -159,7 +162,8 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        variant = "".join(f"_{each}" for each in _VARIANTS if getattr(self, each))
+        variant = "".join(f"_{each}" for each in _VARIANTS[:-1] if getattr(self, each))
+        variant += "" if self.turns else "_free"
         return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
 
 

@@ -272,6 +272,10 @@ inline void bulk_wait_read() {
   while (!mine.groups.empty()) mine.do_one();
 }
 
+template <typename X>
+X opaque(X x) {
+  return x;
+}
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void barrier_sync(int id, int threads) { host::reach(id, threads, true); }
 inline void barrier_arrive(int id, int threads) { host::reach(id, threads, false); }

@@ -29,7 +29,8 @@ IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
 # Weights before maxima, and rows without a gap: each alone and both together.
 EAGER = tuple(replace(each, eager=True) for each in (ODD, IN_SEQUENCE, WIDE))
-FLAT = tuple(replace(each, flat=True) for each in (SMALL, THREE, replace(WIDE, queries=2)))
+FREE = replace(THREE, turns=False)
+FLAT = tuple(replace(each, flat=True) for each in (SMALL, FREE, replace(WIDE, queries=2)))
 BOTH = tuple(replace(each, eager=True, flat=True) for each in (SMALL, THREE, PACKED))
 
 
