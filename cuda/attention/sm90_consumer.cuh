@@ -143,17 +143,19 @@ struct Consumer {
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
     if (kMasked) load_bits(bits, i);
     if (K::kFlat) release_q();
+    OnlineSoftmax done = softmax;
+    if (kCross) {
+      done.finish();
+      softmax = OnlineSoftmax{};
+    }
     ptx::wgmma_wait<1>();
     ptx::pin(s);
     release_k();
-    OnlineSoftmax done = softmax;
-    if (kCross) softmax = OnlineSoftmax{};
     take_weights<kMasked>(s, bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
     if (kCross) {
-      done.finish();
       store(done, rows.count - 1, queries.count - 1);
 #pragma unroll
       for (int j = 0; j < K::kDimV / 2; ++j) o[j] = 0.f;
