@@ -3,7 +3,8 @@
 // One step, for key tile i (FlashAttention-3):
 //   start S = Q K_i^T | start O += P V_{i-1} | wait S | mask, softmax | wait O | P = S, rescale O
 // so that the second product runs under the softmax. Between the first two a warpgroup holds the
-// turn: the others' softmax then runs under its products.
+// turn: the others' softmax then runs under its products. Of a row's first tile the second product
+// is the last of the row before (kFlat), whose output leaves where others are rescaled.
 //
 // What is changed here: wgmma reads and writes registers while the code goes on. Any access to S, O
 // or P that is not ordered by the waits makes ptxas serialise everything (C75xx in its log, an
@@ -249,9 +250,10 @@ struct Consumer {
     float added[4];
     if constexpr (K::kEager) {
       rescale[0] = rescale[1] = 1.f;
-      if (softmax.fresh()) softmax.raise(s, p.scale_log2, rescale);
+      const bool looked = softmax.fresh();
+      if (looked) softmax.raise(s, p.scale_log2, rescale);
       softmax.weigh(s, p.scale_log2, added);
-      if (!softmax.fit(added)) {
+      if (!looked && !softmax.fit(added)) {
         if (softmax.finite(added)) {
           softmax.lower(s, added, rescale);
         } else {

@@ -148,8 +148,8 @@ class Sm90Config:
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
         if self.flat and not (self.overlaps and self.queries == 2):
-            got = f"overlaps={self.overlaps}, queries={self.queries}"
-            return mismatch("flat", got, "both products together, and 2")
+            expected = "False without registers for both products and two buffers for queries"
+            return mismatch("flat", True, expected)
         if self.packed and self.registers[1] < 40:
             return mismatch("registers", self.tile_registers, "at most 120 if packed")
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)

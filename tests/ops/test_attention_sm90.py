@@ -262,6 +262,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"warpgroups": 4}, "warpgroups"),
         ({"warpgroups": 1}, "blocks"),
         ({"stages": 1}, "stages"),
+        ({"queries": 1, "flat": True}, "flat"),
     ],
 )
 def test_what_is_no_configuration(change: dict[str, int], named: str) -> None:
