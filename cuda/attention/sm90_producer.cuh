@@ -17,12 +17,11 @@ struct Producer {
 
   // A tile of a row's list.
   struct Tile {
-    int col, id;
+    int col;
     int group;  // of a packed tile, the group of 8 keys that this lane knows
     int batch, kv_head;
     bool part;
-    bool clear;  // the length cuts through its values, after `limit`
-    int limit;
+    int clear;  // the first key whose value the length cuts off, or kN
   };
 
   const Params& p;
@@ -34,7 +33,6 @@ struct Producer {
   RingPosition<K::kQueries> queries;
   RingPosition<K::kStages> keys, values;
   u32 landings = 0;
-  int col = 0, id = 0, next_col = 0, next_id = 0;  // of 32 tiles of the list, one a lane
   Tile tile;
   bool open = false;  // whether the values of `tile` are still to be loaded
 
@@ -51,10 +49,10 @@ struct Producer {
       // The values of a row's last tile come after the first keys of the next row, if it is known.
       if (open && !__all_sync(0xffffffff, ptx::mbarrier_test(full, rows.full()))) load_v();
       wait(full, rows.full(), kRowFull);
-      const Row row = Row::load(K::row_info(smem, rows.buffer()));
-      if (open && row.tiles <= 0) load_v();
-      if (row.tiles < 0) break;
-      load(row);
+      const int tiles = current().tiles;
+      if (open && tiles <= 0) load_v();
+      if (tiles < 0) break;
+      load(tiles);
       __syncwarp();  // all lanes have read what they need of the row
       if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, rows.buffer()));
       rows.advance();
@@ -67,50 +65,61 @@ struct Producer {
     }
   }
 
+  // The row in work: read each time, to spare registers.
+  __device__ __forceinline__ Row current() const {
+    return Row::load(K::row_info(smem, rows.buffer()));
+  }
+
   // A row without keys takes a query buffer too: its output goes out through it.
-  __device__ __forceinline__ void load(const Row& row) {
+  __device__ __forceinline__ void load(int tiles) {
     // With one buffer for queries, it is free later than the first key buffer.
     constexpr bool kQueriesFirst = K::kQueries > 1;
-    if (kQueriesFirst || row.tiles == 0) load_q(row);
-    for (int i = 0; i < row.tiles; ++i) {
+    if (kQueriesFirst || tiles == 0) load_q();
+    for (int i = 0; i < tiles; ++i) {
       const Tile before = tile;
-      tile = pick(row, i);
-      load_k();
+      tile = pick(i);
+      load_k(i);
       if (open) load_v(before);
       open = true;
-      if (!kQueriesFirst && i == 0) load_q(row);
+      if (!kQueriesFirst && i == 0) load_q();
     }
   }
 
-  // The scheduler has read the first 32 tiles of the list; further ones are read 32 tiles ahead.
-  __device__ __forceinline__ Tile pick(const Row& row, int i) {
-    if (i % 32 == 0) {
-      const u32 list = K::list(smem, rows.buffer()) + 4 * lane;
-      col = i == 0 ? ptx::load_shared_4(list) : next_col;
-      id = i == 0 ? ptx::load_shared_4(list + K::kListBytes) : next_id;
-      const int ahead = i + 32 + lane;
-      const int entry = row.entry(ahead);
-      if (ahead < row.tiles) next_col = p.cols ? p.cols[entry] : entry;
-      if (ahead < row.parts) next_id = p.bitmap_id[entry];
+  // The scheduler has read the first 32 tiles of the list; further ones take their place.
+  __device__ __forceinline__ Tile pick(int i) {
+    const Row row = current();
+    const u32 list = K::list(smem, rows.buffer());
+    if (i > 0 && i % Row::kListed == 0) {
+      const int mine = i + lane;
+      const int entry = row.entry(mine);
+      __syncwarp();
+      if (mine < row.tiles) ptx::store_shared_4(list + 4 * lane, column(entry));
+      if (mine < row.parts)
+        ptx::store_shared_4(list + K::kListBytes + 4 * lane, static_cast<u32>(p.bitmap_id[entry]));
+      __syncwarp();
     }
+    const u32 at = list + i % Row::kListed * 4;
     Tile found;
-    found.col = __shfl_sync(0xffffffff, col, i % 32);
-    found.id = __shfl_sync(0xffffffff, id, i % 32);
+    found.col = ptx::load_shared_4(at);
     found.batch = row.batch;
     found.kv_head = row.head / p.heads_per_kv;
     found.part = i < row.parts;
-    found.clear = row.clear && i == row.masked - 1;
-    found.limit = row.limit;
+    found.clear = row.clear && i == row.masked - 1 ? row.limit : K::kN;
     found.group = -1;
     if (K::kPacked && found.part && lane < K::kGroups)
       found.group = p.groups[static_cast<i64>(found.col) * K::kGroups + lane];
     return found;
   }
 
-  __device__ __forceinline__ void load_q(const Row& row) {
+  __device__ __forceinline__ u32 column(int entry) const {
+    return static_cast<u32>(p.cols ? p.cols[entry] : entry);
+  }
+
+  __device__ __forceinline__ void load_q() {
     const u32 buffer = queries.buffer();
     const u32 full = K::full(smem, K::kQBarriers, buffer);
     wait(K::empty(smem, K::kQBarriers, buffer), queries.empty(), kQEmpty);
+    const Row row = current();
     if (leader) {
       ptx::mbarrier_arrive_expect(full, K::kBytesQ);
 #pragma unroll
@@ -121,18 +130,20 @@ struct Producer {
     queries.advance();
   }
 
-  __device__ __forceinline__ void load_k() {
+  __device__ __forceinline__ void load_k(int i) {
     const u32 buffer = keys.buffer();
     const u32 full = K::full(smem, K::kKBarriers, buffer);
     const u32 bitmap = smem + K::kBitmaps + buffer * K::kBitmapBytes;
-    const bool whole = K::kPacked && tile.part && tile.id < 0;
     wait(K::empty(smem, K::kKBarriers, buffer), keys.empty(), kKEmpty);
+    const u32 list = K::list(smem, rows.buffer()) + K::kListBytes;
+    const int id = ptx::load_shared_4(list + i % Row::kListed * 4);
+    const bool whole = K::kPacked && tile.part && id < 0;
     if (whole) fill_bitmap(bitmap);
     if (leader) {
       const bool copied = tile.part && !whole;
       ptx::mbarrier_arrive_expect(full, K::kBytesK + (copied ? K::kBitmapBytes : 0));
       if (copied)
-        ptx::bulk_load(bitmap, p.bitmaps + static_cast<i64>(tile.id) * (K::kBitmapBytes / 4),
+        ptx::bulk_load(bitmap, p.bitmaps + static_cast<i64>(id) * (K::kBitmapBytes / 4),
                        K::kBitmapBytes, full);
     }
     copy<K::kSlabsQk>(K::kK + buffer * K::kBytesK, p.map_k, p.map_k_group, full, tile);
@@ -148,13 +159,14 @@ struct Producer {
     const u32 buffer = values.buffer();
     const u32 full = K::full(smem, K::kVBarriers, buffer);
     const u32 landing = smem + K::kBarriers + 8 * K::kLandingBarrier;
-    const u32 barrier = of.clear ? landing : full;
+    const bool clear = of.clear < K::kN;
+    const u32 barrier = clear ? landing : full;
     wait(K::empty(smem, K::kVBarriers, buffer), values.empty(), kVEmpty);
     if (leader) ptx::mbarrier_arrive_expect(barrier, K::kBytesV);
     copy<K::kSlabsV>(K::kV + buffer * K::kBytesV, p.map_v, p.map_v_group, barrier, of);
-    if (of.clear) {
+    if (clear) {
       wait(landing, landings++ & 1, kLanding);
-      clear_values(K::kV + buffer * K::kBytesV, of.limit);
+      clear_values(K::kV + buffer * K::kBytesV, of.clear);
       if (leader) ptx::mbarrier_arrive(full);
     }
     values.advance();

@@ -77,7 +77,9 @@ struct Shape {
   // hands to the others.
   static constexpr int kRegistersAtLaunch = 65536 / (kThreads * kBlocks) / 8 * 8;
   static constexpr int kRegistersOfTiles = kN / 2 + kN / 4 + kDimV / 2;  // scores, weights, output
-  static constexpr int kRegistersOfLoader = kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32 : 40;
+  static constexpr int kRegistersOfLoader = kPacked                                       ? 48
+                                            : kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32
+                                                                                          : 40;
   static constexpr int kRegistersSpare = kRegistersAtLaunch - kRegistersOfLoader;
   static constexpr int kRegistersWanted = kRegistersAtLaunch + kRegistersSpare / kWarpgroups;
   static constexpr int kRegisters = kRegistersWanted > 240 ? 240 : kRegistersWanted / 8 * 8;
@@ -87,7 +89,6 @@ struct Shape {
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
   static_assert(!kFlat || (kOverlap && kQueries == 2), "two rows at a time");
-  static_assert(!kPacked || kRegistersOfLoader == 40, "packing takes more than 32");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head
   // dim 96 the second slab is half used.

@@ -114,6 +114,7 @@ class Sm90Config:
         """Registers of a thread that multiplies, and of one that loads."""
         launched = 65536 // (self.threads * self.blocks) // 8 * 8
         loader = 32 if self.warpgroups == 3 and self.tile_registers > 120 else 40
+        loader = 48 if self.packed else loader
         return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8), loader
 
     @property
@@ -150,8 +151,6 @@ class Sm90Config:
         if self.flat and not (self.overlaps and self.queries == 2):
             expected = "False without registers for both products and two buffers for queries"
             return mismatch("flat", True, expected)
-        if self.packed and self.registers[1] < 40:
-            return mismatch("registers", self.tile_registers, "at most 120 if packed")
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
         if self.smem_bytes > limit:
             return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
