@@ -152,6 +152,17 @@ def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> 
             compare(case, *run_on_cpu(config, case))
 
 
+@pytest.mark.parametrize("config", [SMALL, BOTH[0], PACKED], ids=lambda c: c.name)
+def test_lists_of_more_tiles_than_come_with_a_row(config: Sm90Config) -> None:
+    g = rng(5)
+    keys = 64 * 70 - 11
+    q, k, v = (random_array(g, (1, 1, s, 64), "bfloat16") for s in (60, keys, keys))
+    whole = np.repeat(g.random(70) < 0.5, 64)[:keys]
+    mixed = (g.random((60, keys)) < 0.1) & (np.arange(keys) < 3000)
+    case = Case(q, k, v, masks.BsrMask(whole | mixed))
+    compare(case, *run_on_cpu(config, case))
+
+
 def test_the_code_in_float16() -> None:
     case = Case.draw(1, SMALL, "float16", (100, 200))
     compare(case, *run_on_cpu(SMALL, case))
