@@ -225,6 +225,7 @@ inline bool settled() {
 
 inline void __threadfence_system() {}
 inline void __threadfence() {}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline long long clock64() { return 0; }
 
 struct float4 {
@@ -272,10 +273,6 @@ inline bool mbarrier_try_wait(u32 barrier, u32 parity) {
   host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
   if ((b.phase & 1) != parity) return true;
   host::wait_for_change(b.phase);
-  return (b.phase & 1) != parity;
-}
-inline bool mbarrier_test(u32 barrier, u32 parity) {
-  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
   return (b.phase & 1) != parity;
 }
 
@@ -337,10 +334,6 @@ void bulk_wait_read() {
   while (mine.groups.size() > kPending) mine.do_one();
 }
 
-template <typename X>
-X opaque(X x) {
-  return x;
-}
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void barrier_sync(int id, int threads) { host::reach(id, threads, true); }
 inline void barrier_arrive(int id, int threads) { host::reach(id, threads, false); }
