@@ -204,8 +204,9 @@ def attention_sm80(
     t = _SHORT[dtype]
     suffix = f"{scores.name}{'_packed' if packed else ''}"
     arguments = f"stof::{t}, {head_dim}, {shape.cuda()}, {scores.cuda()}, {str(packed).lower()}"
-    # Of 128 registers a thread, or with two fragments a warp.
-    tight = shape.registers <= 128 if head_dim == 64 else shape.warp_rows == 32 and head_dim == 128
+    # With two fragments a warp, or few registers: for sm_100 and newer there are none left.
+    tight = shape.warp_rows == 32 if head_dim == 128 else shape.registers <= 128 and head_dim == 64
+    old = tight or (head_dim == 128 and shape.registers <= 168)
     return KernelSpec(
         name=f"attention_sm80_{t}_d{head_dim}_{shape.name}{suffix}",
         header="attention/sm80.cuh",
@@ -213,9 +214,8 @@ def attention_sm80(
         params=_PARAMS,
         threads=shape.threads,
         smem_bytes=shape.smem_bytes(head_dim),
-        # For sm_100 and newer the compiler finds no registers for these.
         arch="80-90" if tight else "80+",
-        nvrtc=TIGHT_NVRTC if tight else (0, 0),
+        nvrtc=TIGHT_NVRTC if old else (0, 0),
     )
 
 
