@@ -1,5 +1,5 @@
 // How a CTA of block-wise attention is made up. The host's statement of it, and of which shapes fit
-// a GPU, is stof_cupy/ops/attention_shapes.py.
+// a GPU, is in stof_cupy/jit/attention_kernels.py and stof_cupy/ops/attention_config.py.
 #pragma once
 
 namespace stof::attention {
