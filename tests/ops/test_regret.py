@@ -18,7 +18,7 @@ from stof_cupy.ops.attention_model import explain
 from stof_cupy.ops.attention_times import time_of
 from tests.ops.gpus import H100
 
-TRUTH = replace(Constants(), tensor=0.5, chunk_clk=4000.0, tile_clk=900.0)
+TRUTH = replace(Constants(), tile_clk=60.0, block_clk=9000.0, busy_clk=600.0, l2=0.9)
 """The GPU of these tests is a model."""
 
 
