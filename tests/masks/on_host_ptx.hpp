@@ -93,7 +93,6 @@ inline void copy(u32 to, const void* from, int bytes, int size) {
 }
 inline void cp_async_16(u32 to, const void* from, int bytes) { copy(to, from, bytes, 16); }
 inline void cp_async_16(u32 to, const void* from) { copy(to, from, 16, 16); }
-inline void cp_async_4(u32 to, const void* from) { copy(to, from, 4, 4); }
 inline void cp_async_commit() { host::copies[threadIdx.x].emplace_back(); }
 template <int kPending>
 void cp_async_wait() {
