@@ -64,6 +64,10 @@ class _Entry:
     kept: Sequence[Any]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def nbytes(self) -> int:
+        return self.recording.nbytes + sum(array.nbytes for array in self.inputs.values())
+
 
 class Recordings:
     """The recordings of one graph, by what a run looks like; bounded in number and bytes.
@@ -106,9 +110,9 @@ class Recordings:
 
     @property
     def nbytes(self) -> int:
-        """Device memory that all of them hold."""
+        """Device memory that all of them hold, their inputs included."""
         with self._lock:
-            return sum(entry.recording.nbytes for entry in self._entries.values())
+            return sum(entry.nbytes for entry in self._entries.values())
 
     def run(
         self,
@@ -233,7 +237,7 @@ class Recordings:
     def _bound(self) -> None:
         """Drop what is beyond the limits, the newest at last: a run that is too large stays out."""
         while self._entries:
-            total = sum(entry.recording.nbytes for entry in self._entries.values())
+            total = sum(entry.nbytes for entry in self._entries.values())
             if len(self._entries) <= self._most and total <= self._most_bytes:
                 return
             self._entries.popitem(last=False)

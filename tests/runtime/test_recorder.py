@@ -73,7 +73,7 @@ def test_recordings_are_bounded_in_bytes() -> None:
     for size in range(1, 5):
         for _ in range(2):
             assert (run(recordings, np.ones(size)) == 2).all()
-    assert len(recordings) == 2 and recordings.nbytes == 800
+    assert len(recordings) == 2 and recordings.nbytes == 2 * 400 + 3 * 8 + 4 * 8  # with inputs
     large = Recordings(FakeRecorder(nbytes=4000), most_bytes=1000)
     for _ in range(4):
         assert (run(large, np.ones(2)) == 2).all()
