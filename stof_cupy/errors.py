@@ -92,7 +92,7 @@ class MissingDependencyError(StofError, ImportError):
 
 
 class CompileError(StofError, RuntimeError):
-    """NVRTC refused a kernel, or the kernel spilled registers; carries the compiler's log."""
+    """NVRTC refused a kernel; carries the compiler's log."""
 
 
 class StofWarning(UserWarning):

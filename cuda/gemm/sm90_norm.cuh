@@ -35,9 +35,13 @@ struct RowStatistics {
       squares[r] += away * away;
     });
     for (int r = 0; r < 2; ++r) squares[r] = warp_sum<4>(squares[r]);
-    tell(squares);
-    combine();
-    ++count;
+    if constexpr (K::kAcross > 1) {  // not alone: nor may a launch without clusters store_async
+      tell(squares);
+      combine();
+      ++count;
+    } else {
+      for (int r = 0; r < 2; ++r) scale[r] = rsqrtf(squares[r] / p.n + p.eps);
+    }
   }
 
   template <class Take>

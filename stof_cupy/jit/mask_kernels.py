@@ -96,7 +96,6 @@ def mask_build(
         threads=_THREADS,
         smem_bytes=states + words + 16 * MASK_NODES + 4 * _THREADS + 16 + 8 * _WARPS,
         prelude=_formulas(formulas, kinds) if formulas else "",
-        may_spill=bool(formulas),
     )
 
 

@@ -55,9 +55,6 @@ class KernelSpec:
         at run time, such as a user's formula.
     nvrtc : tuple of int
         The oldest NVRTC release, major and minor, that finds registers for it.
-    may_spill : bool
-        Whether it compiles even if it needs more registers than there are, because the code is not
-        ours.
     cluster : int
         Blocks of a cluster, along the first axis of the grid, which is a multiple of it.
 
@@ -83,7 +80,6 @@ class KernelSpec:
     arch: str = "80+"
     prelude: str = ""
     nvrtc: tuple[int, int] = (0, 0)
-    may_spill: bool = False
     cluster: int = 1
 
     def __post_init__(self) -> None:

@@ -94,12 +94,16 @@ def test_torch_on_cuda(engine, ids, expected):
     assert close(hidden.float().cpu().numpy(), expected, engine.dtype)
 
 
-def test_cupy_mask(engine, ids):
+def test_cupy_mask(weights, engine, ids):
     import cupy
 
     i = cupy.arange(131)
     dense = cupy.abs(i[:, None] - i) <= 5
-    assert np.array_equal(engine.run(ids, mask=dense), engine.run(ids, mask="sliding:w=5"))
+    on_numpy = TransformerEngine(weights, config=CONFIG, backend="numpy")
+    expected = on_numpy.run(ids, mask="sliding:w=5")
+    # Not as the engine's own with that pattern, bit for bit: of a mask on the GPU attention knows
+    # less, and may take another kernel.
+    assert close(engine.run(ids, mask=dense), expected, engine.dtype)
 
 
 @pytest.mark.parametrize("lead", [(3,), (1, 3), (3, 1), (3, 3)], ids=str)
