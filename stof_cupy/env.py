@@ -18,7 +18,16 @@ from stof_cupy.errors import StofWarning
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-__all__ = ["BACKEND", "CACHE_DIR", "NVRTC", "VARIABLES", "VERIFY", "Variable", "cache_dir"]
+__all__ = [
+    "BACKEND",
+    "CACHE_DIR",
+    "NVRTC",
+    "OVERLAP",
+    "VARIABLES",
+    "VERIFY",
+    "Variable",
+    "cache_dir",
+]
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,13 @@ NVRTC = Variable(
 VERIFY = Variable(
     "STOF_VERIFY", "0", "`1` verifies the graph after every rewrite, not only once at the end."
 )
+OVERLAP = Variable(
+    "STOF_OVERLAP",
+    "1",
+    "`0` lets no kernel be launched before the one before it has ended, as on GPUs before sm_90.",
+)
 
-VARIABLES = (CACHE_DIR, BACKEND, NVRTC, VERIFY)
+VARIABLES = (CACHE_DIR, BACKEND, NVRTC, VERIFY, OVERLAP)
 
 
 def cache_dir(*parts: str) -> Path:

@@ -18,11 +18,14 @@ from stof_cupy import env
 from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
 from stof_cupy.jit import device
 from stof_cupy.jit.cache import Store
+from stof_cupy.jit.dependent import DependentLaunch, Function
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = ["Kernel", "kernel", "loaded"]
 
 _DEFAULT_SMEM_LIMIT = 48 * 1024
+_OVERLAPS_FROM = 90
+"""The architecture from which on a kernel may be launched before the one before has ended."""
 _CODES = {"u8": "Q", "i8": "q", "i4": "i", "u4": "I", "f4": "f"}
 """Of `struct`, by NumPy's."""
 
@@ -36,11 +39,11 @@ class Kernel:
     Parameters
     ----------
     spec : KernelSpec
-    function : cupy.cuda.Function
+    function : callable
         The loaded symbol.
     """
 
-    def __init__(self, spec: KernelSpec, function: Any) -> None:
+    def __init__(self, spec: KernelSpec, function: Function) -> None:
         self.spec = spec
         self._function = function
         self._block = (spec.threads, 1, 1)
@@ -148,7 +151,8 @@ def _load(spec: KernelSpec, device_id: int) -> Kernel:
             raw.max_dynamic_shared_size_bytes = spec.smem_bytes
         # RawKernel looks its function up by current device at every launch and would load a second
         # one, without the limit above, on another device; the function itself refuses that.
-        return Kernel(spec, raw.kernel)
+        overlaps = int(facts.arch.rstrip("af")) >= _OVERLAPS_FROM and env.OVERLAP.get() != "0"
+        return Kernel(spec, DependentLaunch(raw.kernel) if overlaps else raw.kernel)
 
 
 @cache

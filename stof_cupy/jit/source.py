@@ -114,6 +114,9 @@ static_assert(sizeof(Params) == {dtype.itemsize}, "host: Params has {dtype.items
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks){cluster}
 {spec.symbol}(const __grid_constant__ Params params) {{
     extern __shared__ __align__(1024) char smem[];
+#if __CUDA_ARCH__ >= 900  // see jit/dependent.py
+    asm volatile("griddepcontrol.wait;\\ngriddepcontrol.launch_dependents;" ::: "memory");
+#endif
     Kernel::run(params, smem);
 }}
 """

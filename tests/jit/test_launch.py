@@ -190,6 +190,45 @@ def test_launch_is_on_the_current_stream(spec: KernelSpec, on_device: Store) -> 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_kernels_wait_for_those_before(
+    spec: KernelSpec, on_device: Store, monkeypatch: pytest.MonkeyPatch, overlap: str
+) -> None:
+    """Each doubles what the one before has written, elsewhere; blocks change places."""
+    import cupy
+
+    monkeypatch.setenv(env.OVERLAP.name, overlap)
+    kernel = launch.kernel(spec)
+    n, rounds = 1 << 20, 10
+    values = cupy.arange(n, dtype="float32") % 8
+    x, y = values.copy(), cupy.zeros(n, "float32")
+
+    def step(source: Any, target: Any) -> None:
+        params = kernel.pack(x=source.data.ptr, y=target.data.ptr, n=n, alpha=1.0, shift=0)
+        kernel((n // 128,), params)  # target += source
+
+    cupy.cuda.Device().synchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for captured in (False, True):
+        x[...], y[...] = values, 0
+        cupy.cuda.Device().synchronize()
+        with stream:
+            if captured:
+                stream.begin_capture()
+            for _ in range(rounds):  # Fibonacci's numbers
+                step(x, y)
+                step(y, x)
+            if captured:
+                stream.end_capture().launch()
+            stream.synchronize()
+        a, b = 1, 0
+        for _ in range(rounds):
+            b += a
+            a += b
+        assert bool((x == values * a).all()) and bool((y == values * b).all())
+
+
+@pytest.mark.gpu
 def test_large_smem_on_the_device(root: Path, spec: KernelSpec, on_device: Store) -> None:
     import cupy
 
