@@ -218,6 +218,8 @@ struct Pass {
       tile = next, next = after;
       if constexpr (kStages > 1) stage = 1 - stage;
     }
+    // Without tiles nothing has waited for the queries, and they are where the output goes through.
+    if constexpr (!Shape::kQInRegisters) ptx::cp_async_wait<0>();
     softmax.finish();
     if constexpr (kTurns > 1) join();
   }

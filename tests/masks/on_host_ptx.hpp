@@ -33,6 +33,14 @@ inline void start_copies(int threads) {
   exchanges.assign(threads / 32, {});
 }
 
+// Whether anything is on its way, unawaited.
+inline bool copying() {
+  for (const auto& groups : copies)
+    for (const auto& group : groups)
+      if (!group.empty()) return true;
+  return false;
+}
+
 inline char* at(unsigned address, std::size_t size) {
   if (address % size || address + size > shared_size) std::abort();
   return shared + address;
