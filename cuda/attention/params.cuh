@@ -47,6 +47,7 @@ struct Params {
   int wide_q, wide_k, wide_v, wide_out;  // rows 16-byte aligned
   int bias_col, reach;
   int negative;        // the scale is: scores are those of -q
+  int early;           // row_ptr, cols, bitmap_id, order, mask_of: not written by the kernel before
   float scale_log2;    // |scale| * log2(e) > 0; with a softcap, |scale| / softcap
   float softcap_log2;  // softcap * log2(e)
 };

@@ -171,14 +171,24 @@ struct Pass {
     products.accumulate(weights, stage_v(stage));
   }
 
-  __device__ __forceinline__ void run(const Work& mine) {
+  // Groups take turns; all go the same number of steps, for the sake of the barriers.
+  static constexpr int kTurns = kCareful ? 1 : Shape::kGroups;
+  __device__ static __forceinline__ int turn() { return kTurns > 1 ? Shape::group() : 0; }
+
+  // The first two tiles of a group.
+  struct Head {
+    KeyTile tile, next;
+  };
+  __device__ static __forceinline__ Head head(const Params& p, const Work& mine) {
+    const int first = mine.begin + turn();
+    return {key_tile(p, first, mine.end), key_tile(p, first + kTurns, mine.end)};
+  }
+
+  __device__ __forceinline__ void run(const Work& mine, const Head& head) {
     const BitsAt<kFragments, kPacked> bits_at(p, mine, Shape::thread() / 32 * Shape::kWarpRows,
                                               threadIdx.x % 32);
-    // Groups take turns; all go the same number of steps, for the sake of the barriers.
-    constexpr int kTurns = kCareful ? 1 : Shape::kGroups;
-    const int begin = mine.begin, end = mine.end, turn = kTurns > 1 ? Shape::group() : 0;
-    KeyTile tile = key_tile(p, begin + turn, end);
-    KeyTile next = key_tile(p, begin + turn + kTurns, end);
+    const int begin = mine.begin, end = mine.end;
+    KeyTile tile = head.tile, next = head.next;
     if (threadIdx.x == 0) {
       work = mine;
       work.masked = tile.bitmap_id >= 0;  // part tiles are the first of a list
@@ -209,7 +219,7 @@ struct Pass {
           load<0, 0>(0, next);
           ptx::cp_async_commit();
         }
-        after = key_tile(p, i + turn + 2 * kTurns, end);
+        after = key_tile(p, i + turn() + 2 * kTurns, end);
       };
       if (present(tile))
         step(tile, bits_at(p, tile), stage, i == begin, between);
@@ -276,8 +286,8 @@ struct Pass {
 
   // False, and nothing is stored, if that has to be done carefully: keys were masked, other than
   // those past the last, which are all zeros.
-  __device__ __forceinline__ bool attend(const Work& mine) {
-    run(mine);
+  __device__ __forceinline__ bool attend(const Work& mine, const Head& head) {
+    run(mine, head);
     const bool first = Shape::group() == 0;
     const bool again = __syncthreads_or(!kCareful && first && (Scores::kMasks || work.masked) &&
                                         !products.finite());

@@ -15,6 +15,7 @@
 #include "attention/shape.cuh"
 #include "attention/store.cuh"
 #include "attention/work.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "types.cuh"
@@ -41,7 +42,10 @@ struct Sm80 {
     Work& shared = *reinterpret_cast<Work*>(memory + kTileBytes);
     const u32 smem = ptx::shared_address(memory);
     {
+      if (!p.early) ptx::after_earlier_kernels();
       const Work work = Work::of(p, blockIdx.x);
+      const auto head = Pass<Shape, kCarefulOnly>::head(p, work);
+      if (p.early) ptx::after_earlier_kernels();
       if (work.none(p)) return;
       if (p.overflow != nullptr && *p.overflow != 0) {
         if (work.split == 0) Store<T, kHeadDim, Shape, kPacked, Work>::nan(p, work);
@@ -49,11 +53,11 @@ struct Sm80 {
       }
       if constexpr (kCarefulOnly) {
         Pass<Shape, true> pass(p, work, shared, smem);
-        pass.attend(work);
+        pass.attend(work, head);
         return;
       }
       Pass<Shape, false> pass(p, work, shared, smem);
-      if (pass.attend(work)) return;
+      if (pass.attend(work, head)) return;
     }
     if constexpr (!kCarefulOnly) {
       // A fragment of each warp at a time: there are registers for that.
@@ -65,7 +69,7 @@ struct Sm80 {
         if (first > 0) work.row0 += Narrow::kRows;
         __syncthreads();
         Pass<Narrow, true> pass(p, work, shared, ptx::opaque(smem));
-        pass.attend(work);
+        pass.attend(work, pass.head(p, work));
       }
     }
   }

@@ -171,7 +171,7 @@ _STRIDES = (
 _SIZES = (
     *("mask_batch", "mask_head", "mask_rows", "row_tiles", "slots", "long_slots", "splits"),
     *("slice", "heads", "heads_per_kv", "pack", "seq_q", "seq_k", "dim_qk", "dim_v"),
-    *("wide_q", "wide_k", "wide_v", "wide_out", "bias_col", "reach", "negative"),
+    *("wide_q", "wide_k", "wide_v", "wide_out", "bias_col", "reach", "negative", "early"),
 )
 _PARAMS = (
     *((name, "u8") for name in _POINTERS),
@@ -216,6 +216,7 @@ def attention_sm80(
         smem_bytes=shape.smem_bytes(head_dim),
         arch="80-90" if tight else "80+",
         nvrtc=TIGHT_NVRTC if old else (0, 0),
+        waits=True,
     )
 
 

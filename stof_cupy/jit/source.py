@@ -13,7 +13,14 @@ import numpy as np
 from stof_cupy.errors import CompileError
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["closure_digest", "cuda_root", "include_closure", "stub"]
+__all__ = ["WAIT", "closure_digest", "cuda_root", "include_closure", "stub"]
+
+WAIT = """\
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\\ngriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+"""
+"""With what a kernel begins that is launched early, see `jit.dependent`; ``cuda/ptx/grid.cuh``."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 
@@ -95,6 +102,7 @@ def stub(spec: KernelSpec, root: Path | None = None) -> str:
     checks = "\n".join(_field_check(name, code, *fields[name][:2]) for name, code in spec.params)
     prelude = f"{spec.prelude}\n" if spec.prelude else ""
     cluster = f" __cluster_dims__({spec.cluster}, 1, 1)" if spec.cluster > 1 else ""
+    wait = "" if spec.waits else WAIT
     # Angle brackets, because quotes would look in the current directory first. __INTADDR__, because
     # NVRTC 12 has neither offsetof nor __builtin_offsetof. The structured binding compiles only if
     # it names as many members as there are.
@@ -114,10 +122,7 @@ static_assert(sizeof(Params) == {dtype.itemsize}, "host: Params has {dtype.items
 extern "C" __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks){cluster}
 {spec.symbol}(const __grid_constant__ Params params) {{
     extern __shared__ __align__(1024) char smem[];
-#if __CUDA_ARCH__ >= 900  // see jit/dependent.py
-    asm volatile("griddepcontrol.wait;\\ngriddepcontrol.launch_dependents;" ::: "memory");
-#endif
-    Kernel::run(params, smem);
+{wait}    Kernel::run(params, smem);
 }}
 """
 

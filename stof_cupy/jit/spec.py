@@ -57,6 +57,9 @@ class KernelSpec:
         The oldest NVRTC release, major and minor, that finds registers for it.
     cluster : int
         Blocks of a cluster, along the first axis of the grid, which is a multiple of it.
+    waits : bool
+        Whether the kernel itself waits for the kernels before it (``cuda/ptx/grid.cuh``), because
+        there is something that it may do earlier; else it begins with that.
 
     Raises
     ------
@@ -81,6 +84,7 @@ class KernelSpec:
     prelude: str = ""
     nvrtc: tuple[int, int] = (0, 0)
     cluster: int = 1
+    waits: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

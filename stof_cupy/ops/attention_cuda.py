@@ -10,6 +10,7 @@ import numpy as np
 
 from stof_cupy.jit import device, launch, nvrtc
 from stof_cupy.jit.attention_kernels import KEYS
+from stof_cupy.masks.device.built import BuiltMask
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
 from stof_cupy.ops.attention_args import Problem, Scores, masking
@@ -134,6 +135,7 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         "splits": config.splits,
         "slice": config.slice,
         "pack": config.pack,
+        "early": not (isinstance(mask, BuiltMask) or fields["kv_lengths"]),
     }
     blocks = config.items(problem) * config.heads(problem)
     if blocks <= _AT_ONCE and not cut:

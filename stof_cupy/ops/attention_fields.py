@@ -177,6 +177,7 @@ def _add_scores(
     if scores.softcap is not None:
         factor, cap = abs(scores.scale) / scores.softcap, scores.softcap * _LOG2E
     fields["negative"] = scores.scale < 0
+    fields["early"] = False
     fields["scale_log2"] = max(factor, _LEAST_SCALE)
     fields["softcap_log2"] = cap
 
