@@ -175,20 +175,16 @@ struct Pass {
   static constexpr int kTurns = kCareful ? 1 : Shape::kGroups;
   __device__ static __forceinline__ int turn() { return kTurns > 1 ? Shape::group() : 0; }
 
-  // The first two tiles of a group.
-  struct Head {
-    KeyTile tile, next;
-  };
-  __device__ static __forceinline__ Head head(const Params& p, const Work& mine) {
-    const int first = mine.begin + turn();
-    return {key_tile(p, first, mine.end), key_tile(p, first + kTurns, mine.end)};
+  __device__ static __forceinline__ FirstTiles first(const Params& p, const Work& mine) {
+    const int at = mine.begin + turn();
+    return {key_tile(p, at, mine.end), key_tile(p, at + kTurns, mine.end)};
   }
 
-  __device__ __forceinline__ void run(const Work& mine, const Head& head) {
+  __device__ __forceinline__ void run(const Work& mine, const FirstTiles& first) {
     const BitsAt<kFragments, kPacked> bits_at(p, mine, Shape::thread() / 32 * Shape::kWarpRows,
                                               threadIdx.x % 32);
     const int begin = mine.begin, end = mine.end;
-    KeyTile tile = head.tile, next = head.next;
+    KeyTile tile = first.tile, next = first.next;
     if (threadIdx.x == 0) {
       work = mine;
       work.masked = tile.bitmap_id >= 0;  // part tiles are the first of a list
@@ -286,13 +282,13 @@ struct Pass {
 
   // False, and nothing is stored, if that has to be done carefully: keys were masked, other than
   // those past the last, which are all zeros.
-  __device__ __forceinline__ bool attend(const Work& mine, const Head& head) {
-    run(mine, head);
-    const bool first = Shape::group() == 0;
-    const bool again = __syncthreads_or(!kCareful && first && (Scores::kMasks || work.masked) &&
+  __device__ __forceinline__ bool attend(const Work& mine, const FirstTiles& first) {
+    run(mine, first);
+    const bool sums = Shape::group() == 0;
+    const bool again = __syncthreads_or(!kCareful && sums && (Scores::kMasks || work.masked) &&
                                         !products.finite());
     if (again) return false;
-    if (!first) return true;
+    if (!sums) return true;
     if (work.slices > 1)
       Store::partial(p, work, products.o, softmax);
     else

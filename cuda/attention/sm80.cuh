@@ -14,6 +14,7 @@
 #include "attention/scores.cuh"
 #include "attention/shape.cuh"
 #include "attention/store.cuh"
+#include "attention/tiles.cuh"
 #include "attention/work.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/opaque.cuh"
@@ -44,7 +45,7 @@ struct Sm80 {
     {
       if (!p.early) ptx::after_earlier_kernels();
       const Work work = Work::of(p, blockIdx.x);
-      const auto head = Pass<Shape, kCarefulOnly>::head(p, work);
+      const FirstTiles first = Pass<Shape, kCarefulOnly>::first(p, work);
       if (p.early) ptx::after_earlier_kernels();
       if (work.none(p)) return;
       if (p.overflow != nullptr && *p.overflow != 0) {
@@ -53,11 +54,11 @@ struct Sm80 {
       }
       if constexpr (kCarefulOnly) {
         Pass<Shape, true> pass(p, work, shared, smem);
-        pass.attend(work, head);
+        pass.attend(work, first);
         return;
       }
       Pass<Shape, false> pass(p, work, shared, smem);
-      if (pass.attend(work, head)) return;
+      if (pass.attend(work, first)) return;
     }
     if constexpr (!kCarefulOnly) {
       // A fragment of each warp at a time: there are registers for that.
@@ -69,7 +70,7 @@ struct Sm80 {
         if (first > 0) work.row0 += Narrow::kRows;
         __syncthreads();
         Pass<Narrow, true> pass(p, work, shared, ptx::opaque(smem));
-        pass.attend(work, pass.head(p, work));
+        pass.attend(work, pass.first(p, work));
       }
     }
   }

@@ -11,6 +11,11 @@ struct KeyTile {
   int bitmap_id;  // -1: a full tile
 };
 
+// What a warp comes to first.
+struct FirstTiles {
+  KeyTile tile, next;
+};
+
 constexpr int kNoTile = 0x7fffffff >> 6;  // number of a key tile beyond the last
 
 // Entry i of the list of key tiles, or none from `end` on.

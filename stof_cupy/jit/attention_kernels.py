@@ -94,7 +94,7 @@ class Shape:
 
 
 _SMALL = (Shape(4, 16, 2, True, 4), Shape(4, 16, 2, True, 2))
-_SHARED = Shape(4, 16, 2, True, 1, groups=3)
+_SHARED = Shape(2, 16, 2, True, 3, groups=2)
 
 SHAPES: dict[int, tuple[Shape, ...]] = {
     32: (Shape(4, 32, 2, True, 2), Shape(2, 32, 2, True, 4), *_SMALL, _SHARED),
@@ -106,6 +106,7 @@ SHAPES: dict[int, tuple[Shape, ...]] = {
     128: (
         *(Shape(4, 32, 1, False, 2), Shape(2, 32, 1, False, 4), Shape(4, 16, 1, False, 3)),
         *(Shape(4, 16, 1, False, 2), Shape(4, 16, 1, False, 1, groups=2)),
+        Shape(2, 16, 1, False, 2, groups=2),
     ),
     192: (Shape(4, 16, 1, False, 2),),
     256: (Shape(4, 16, 1, False, 2),),
