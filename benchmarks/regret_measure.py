@@ -68,6 +68,7 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
     start = time.time()
     print(f"{compile_all(facts)} kernels compiled in {time.time() - start:.0f} s", flush=True)
     wrong: list[str] = []
+    sys.setswitchinterval(1e-4)  # threads that make masks hold up the one that launches
     with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
         for plans, stats in planned(pool, measured, facts, until, only):
             key = f"{plans[0].cell.mask}-{plans[0].cell.seq}"

@@ -45,10 +45,12 @@ struct Sm80 {
     {
       if (!p.early) ptx::after_earlier_kernels();
       const Work work = Work::of(p, blockIdx.x);
-      const FirstTiles first = Pass<Shape, kCarefulOnly>::first(p, work);
+      const bool none = work.none(p), cut_off = p.overflow != nullptr && *p.overflow != 0;
+      FirstTiles first = {};
+      if (!none && !cut_off) first = Pass<Shape, kCarefulOnly>::first(p, work);
       if (p.early) ptx::after_earlier_kernels();
-      if (work.none(p)) return;
-      if (p.overflow != nullptr && *p.overflow != 0) {
+      if (none) return;
+      if (cut_off) {
         if (work.split == 0) Store<T, kHeadDim, Shape, kPacked, Work>::nan(p, work);
         return;
       }

@@ -57,25 +57,25 @@ class Constants:
     """
 
     launch_us: float = 3.5
-    combine_us: float = 4.3
-    clock: float = 0.9
+    combine_us: float = 4.816
+    clock: float = 1.0
     l2: float = 0.45
-    scattered: float = 1.0
+    scattered: float = 0.7692
     dram: float = 0.7
     tensor: float = 0.55
-    smem: float = 1.0
-    overlap: float = 0.97
-    score_clk: float = 1.0
-    part_clk: float = 1.95
-    tile_clk: float = 270.0
-    block_clk: float = 2450.0
-    busy_clk: float = 3860.0
+    smem: float = 0.8615
+    overlap: float = 1.0
+    score_clk: float = 0.6868
+    part_clk: float = 1.575
+    tile_clk: float = 393.1
+    block_clk: float = 2111.0
+    busy_clk: float = 2651.0
     empty_clk: float = 800.0
-    blend: float = 4.3
-    row_clk: float = 90.0
+    blend: float = 3.839
+    row_clk: float = 100.8
     chunk_clk: float = 1880.0
-    issue: float = 0.61
-    row_overlap: float = 0.82
+    issue: float = 0.4692
+    row_overlap: float = 0.6308
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""

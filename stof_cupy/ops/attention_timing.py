@@ -24,8 +24,8 @@ def graph_us(run: Callable[[], None], *, repeat: int = 7) -> float:
     """Return the device time of what `run` launches, in microseconds: the least of replays.
 
     The graph holds as many runs as make it long enough to be timed; what they read is in the L2 as
-    far as it fits there. The least, because the host may come between an event and the graph that
-    is timed, and nothing lets a GPU run faster than it can.
+    far as it fits there. The least, because the host may come between two replays, and nothing lets
+    a GPU run faster than it can.
 
     Parameters
     ----------
@@ -36,18 +36,20 @@ def graph_us(run: Callable[[], None], *, repeat: int = 7) -> float:
     """
     import cupy
 
-    def timed(launch: Callable[[], None]) -> float:
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record()
-        launch()
-        end.record()
-        end.synchronize()
-        return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
+    def timed(launch: Callable[[], None], times: int) -> float:
+        events = [cupy.cuda.Event() for _ in range(times + 1)]
+        launch()  # while it runs the host gets ahead
+        events[0].record()
+        for event in events[1:]:
+            launch()
+            event.record()
+        events[-1].synchronize()
+        return 1e3 * min(map(cupy.cuda.get_elapsed_time, events, events[1:]))
 
     cupy.cuda.Device().synchronize()  # for what other streams have yet to write
     with cupy.cuda.Stream(non_blocking=True) as stream:
         run()
-        once = timed(run)
+        once = timed(run, 2)
         count = int(min(max(_GRAPH_US / max(once, 1.0), 1), _MOST_LAUNCHES))
         stream.begin_capture()
         try:
@@ -55,9 +57,7 @@ def graph_us(run: Callable[[], None], *, repeat: int = 7) -> float:
                 run()
         finally:
             graph = stream.end_capture()
-        graph.launch()
-        times = [timed(graph.launch) for _ in range(2 if once > _LONG_US else repeat)]
-    return min(times) / count
+        return timed(graph.launch, 2 if once > _LONG_US else repeat) / count
 
 
 def inputs_of(case: Case) -> Args:
