@@ -12,6 +12,7 @@ anything is timed. How, bench_attention.py says. On the CPU the other is masked 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -56,4 +57,5 @@ def record_cpu(benchmark: Any, shape: tuple[int, int, int, int], mask: Any, way:
     calls = {"ours": lambda: attention(*given, mask), "NumPy": lambda: plain(*given, dense)}
     benchmark.pedantic(calls[way], rounds=7, warmup_rounds=1)
     note_quantiles(benchmark)
-    benchmark.extra_info |= {"way": way, "density": mask.density}
+    threads = os.environ.get("OPENBLAS_NUM_THREADS", "default")
+    benchmark.extra_info |= {"way": way, "density": mask.density, "blas_threads": threads}

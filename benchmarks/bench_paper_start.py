@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_layers import backends
 from timing import note_quantiles
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,8 +45,12 @@ with torch.no_grad():
 """
 CORE = ("numpy", "scipy", "ml_dtypes")
 CUDA = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
-INSTALLS = {"ours on NumPy": CORE, "ours on CUDA": (*CORE, *CUDA), "torch": ("torch",)}
-IMPORTS = {"ours": "stof_cupy", "NumPy": "numpy", "CuPy": "cupy", "torch": "torch"}
+INSTALLS = {"stof_cupy": CORE, "stof_cupy on CUDA": (*CORE, *CUDA), "torch": ("torch",)}
+IMPORTS = {
+    "nothing": "pass",
+    "stof_cupy": "import stof_cupy",
+    **{name: f"import {name}" for name in ("numpy", "cupy", "torch")},
+}
 
 
 def process(code: str, *args: str, **environment: str) -> None:
@@ -64,31 +69,22 @@ def process(code: str, *args: str, **environment: str) -> None:
         raise RuntimeError(run.stderr[-2000:])
 
 
-@pytest.mark.parametrize("way", IMPORTS)
-def bench_import(benchmark: Any, way: str) -> None:
-    """A process that imports one package and ends; one that imports nothing is "Python"."""
-    benchmark.pedantic(lambda: process(f"import {IMPORTS[way]}"), rounds=5, warmup_rounds=1)
+@pytest.mark.parametrize("package", IMPORTS)
+def bench_import(benchmark: Any, package: str) -> None:
+    """A process that imports one package, or nothing, and ends."""
+    benchmark.pedantic(lambda: process(IMPORTS[package]), rounds=5, warmup_rounds=1)
     note_quantiles(benchmark)
-    benchmark.extra_info["way"] = way
 
 
-def bench_import_nothing(benchmark: Any) -> None:
-    benchmark.pedantic(lambda: process("pass"), rounds=5, warmup_rounds=1)
-    note_quantiles(benchmark)
-    benchmark.extra_info["way"] = "Python alone"
+FIRST = [
+    backends("numpy", "warm", "ours"),  # nothing is compiled: there is no cold
+    *(backends("cuda", state, way) for state in ("cold", "warm") for way in ("ours", "Flex")),
+]
 
 
-@pytest.mark.parametrize("state", ["cold", "warm"])
-@pytest.mark.parametrize(
-    ("backend", "way"),
-    [
-        pytest.param("numpy", "ours", id="numpy-ours"),
-        pytest.param("cuda", "ours", id="cuda-ours", marks=pytest.mark.gpu),
-        pytest.param("cuda", "Flex", id="cuda-Flex", marks=pytest.mark.gpu),
-    ],
-)
+@pytest.mark.parametrize(("backend", "state", "way"), FIRST)
 def bench_first_result(
-    benchmark: Any, backend: str, way: str, state: str, tmp_path_factory: Any
+    benchmark: Any, backend: str, state: str, way: str, tmp_path_factory: Any
 ) -> None:
     code = OURS if way == "ours" else TORCH
     used = tmp_path_factory.mktemp("cache")
@@ -107,18 +103,18 @@ def bench_first_result(
     benchmark.extra_info["way"] = way
 
 
-@pytest.mark.parametrize("way", INSTALLS)
-def bench_install(benchmark: Any, way: str) -> None:
+@pytest.mark.parametrize("package", INSTALLS)
+def bench_install(benchmark: Any, package: str) -> None:
     """The size is what counts; the time is that of adding it up."""
-    packages = {name: size for root in INSTALLS[way] for name, size in closure(root)}
-    if way == "torch" and not packages:
-        pytest.skip("torch is not installed")
-    if way.startswith("ours"):
+    roots = INSTALLS[package]
+    packages = {name: size for root in roots for name, size in closure(root)}
+    if not packages:
+        pytest.skip(f"{package} is not installed")
+    if package.startswith("stof_cupy"):
         sources = [*(ROOT / "stof_cupy").rglob("*.py"), *(ROOT / "cuda").rglob("*.cuh")]
         packages["stof_cupy"] = sum(path.stat().st_size for path in sources)
-    benchmark.pedantic(lambda: [list(closure(root)) for root in INSTALLS[way]], rounds=1)
+    benchmark.pedantic(lambda: [list(closure(root)) for root in roots], rounds=1)
     benchmark.extra_info |= {
-        "way": way,
         "mib": sum(packages.values()) / 2**20,
         "parts": {name: round(size / 2**20, 2) for name, size in sorted(packages.items())},
     }

@@ -41,9 +41,14 @@ class Cell:
         ]
         return min(others, key=lambda each: each.p50, default=None)
 
-    def ratio(self, ours: str = "ours", peers: Sequence[str] = ()) -> float | None:
+    def mine(self, way: str = "") -> Timing | None:
+        """Return a way of ours; by default ``ours``, or what a user of a mask starts from."""
+        wanted = (way,) if way else ("ours", "measured")
+        return next((each for name in wanted if (each := self.timing(name)) is not None), None)
+
+    def ratio(self, ours: str = "", peers: Sequence[str] = ()) -> float | None:
         """Return how many times as fast as the best peer one of ours is; None without both."""
-        mine, best = self.timing(ours), self.best(peers)
+        mine, best = self.mine(ours), self.best(peers)
         return None if mine is None or best is None else best.p50 / mine.p50
 
     def __getitem__(self, name: str) -> str:
@@ -92,9 +97,7 @@ class Summary:
     lost: int
 
     @classmethod
-    def of(
-        cls, cells: Iterable[Cell], ours: str = "ours", peers: Sequence[str] = ()
-    ) -> Summary | None:
+    def of(cls, cells: Iterable[Cell], ours: str = "", peers: Sequence[str] = ()) -> Summary | None:
         """Return the summary of all cells that have a ratio; None if none has.
 
         Examples

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.report.cells import Cell, joined
 from stof_cupy.report.results import Results, Timing
 from stof_cupy.report.tables import Table, number
@@ -126,8 +127,6 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     ArgumentError
         If `least` is negative.
     """
-    from stof_cupy.errors import ArgumentError, mismatch
-
     if not least >= 0:
         raise ArgumentError(mismatch("least", least, "0 or more"))
     before, after = _ratios(old), _ratios(new)

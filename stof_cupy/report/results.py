@@ -1,21 +1,14 @@
-"""What the results files of pytest-benchmark say: runs, and the times that were taken in them.
-
-A file holds one run, as pytest-benchmark writes it, or several that ``benchmarks/appending.py``
-joined: then ``runs`` lists what each says of itself, and each benchmark names its own by ``run``.
-"""
+"""Runs, and the times that were taken in them, as results files have them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from stof_cupy.errors import ArgumentError, mismatch
-
-__all__ = ["Results", "Run", "Skip", "Timing", "read_directory", "read_file"]
+__all__ = ["Results", "Run", "Skip", "Timing", "function_of"]
 
 _WAYS = {"bench_stof_cupy": "ours", "bench_transformers": "transformers", "bench_plain": "NumPy"}
 """Functions of older files, which stand for whose call it is that they time."""
@@ -121,24 +114,23 @@ class Timing:
     @classmethod
     def of(cls, run: Run, record: Mapping[str, Any], *, on_host: bool) -> Timing:
         """Return what pytest-benchmark wrote of one benchmark."""
-        info = record.get("extra_info", {})
-        file, _, function = _function(record).partition("::")
+        info = MappingProxyType(dict(record.get("extra_info", {})))
+        file, _, function = function_of(record).partition("::")
         params = dict(record.get("params") or {})
-        way = info.get("way", params.pop("way", None))
-        params.pop("way", None)
+        named = params.pop("way", None)
+        way = info.get("way", named)
         bench = f"{file}::{function}"
         if way is None and function in _WAYS:
             way, bench = _WAYS[function], file
         key = tuple(sorted((name, _text(value)) for name, value in params.items()))
-        quantiles, rounds = _quantiles(record["stats"], {} if on_host else info)
+        quantiles = _quantiles(record["stats"], {} if on_host else info)
         wall_s = float(record.get("wall_s", 0.0))
-        info = MappingProxyType(dict(record.get("extra_info", {})))
-        return cls(run, bench, str(way or "ours"), key, *quantiles, rounds, info, wall_s)
+        return cls(run, bench, str(way or "ours"), key, *quantiles, info, wall_s)
 
     @property
     def is_ours(self) -> bool:
         """Whether it was this package that ran."""
-        return self.way == "ours" or self.way.startswith("ours ") or self.way in _OURS
+        return self.way.startswith("ours") or self.way in _OURS
 
     def __getitem__(self, name: str) -> Any:
         """Return a parameter as text, or what was noted by that name; None if there is none."""
@@ -192,85 +184,22 @@ class Results:
         )
 
 
-def read_file(path: str | Path) -> Results:
-    """Read a results file.
-
-    Raises
-    ------
-    ArgumentError
-        If it is none of pytest-benchmark's.
-    OSError
-        If it cannot be read.
-    """
-    path = Path(path)
-    try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict) or "benchmarks" not in content:
-            raise KeyError("benchmarks")
-        stamps: Sequence[Any] = content.get("runs") or [content]
-        runs = [Run.of(path.name, stamp) for stamp in stamps]
-        on_host = {_function(each) for each in content["benchmarks"] if not _has_device(each)}
-        timings = [
-            Timing.of(runs[each.get("run", 0)], each, on_host=_function(each) in on_host)
-            for each in content["benchmarks"]
-        ]
-        skips = [_skip(runs[each.get("run", 0)], each) for each in content.get("skipped", ())]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as wrong:
-        what = f"{type(wrong).__name__}: {wrong}"
-        raise ArgumentError(mismatch(str(path), what, "what pytest-benchmark wrote")) from wrong
-    return Results(tuple(timings), tuple(skips))
-
-
-def read_directory(path: str | Path) -> Results:
-    """Read every results file of a directory; JSON files of other kinds are passed over.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such directory, or no results file in it.
-    """
-    path = Path(path)
-    files = sorted(path.glob("*.json")) if path.is_dir() else []
-    found = [read_file(file) for file in files if _is_results(file)]
-    if not found:
-        expected = "a directory with files of `pytest --benchmark-json`"
-        raise ArgumentError(mismatch("results", repr(str(path)), expected))
-    return Results(
-        tuple(timing for each in found for timing in each.timings),
-        tuple(skip for each in found for skip in each.skips),
-    )
-
-
-def _is_results(file: Path) -> bool:
-    content = json.loads(file.read_text())
-    return isinstance(content, dict) and "benchmarks" in content
-
-
-def _skip(run: Run, record: Mapping[str, Any]) -> Skip:
-    _, _, case = str(record["fullname"]).partition("[")
-    wall_s = float(record.get("wall_s", 0.0))
-    return Skip(run, _function(record), case.removesuffix("]"), str(record["reason"]), wall_s)
-
-
-def _function(record: Mapping[str, Any]) -> str:
+def function_of(record: Mapping[str, Any]) -> str:
     """Return ``file::function``, without directories and parameters."""
     file, _, function = str(record["fullname"]).partition("::")
     return f"{Path(file).name}::{function.partition('[')[0]}"
 
 
-def _has_device(record: Mapping[str, Any]) -> bool:
-    return "device_p50_ms" in record.get("extra_info", {})
-
-
 def _quantiles(
     stats: Mapping[str, Any], info: Mapping[str, Any]
-) -> tuple[tuple[float, float, float], int]:
+) -> tuple[float, float, float, int]:
     """Return p20, p50 and p80 in ms, and of how many times they are."""
     if "device_p50_ms" in info:
-        noted = (float(info[f"device_{name}_ms"]) for name in ("p20", "p50", "p80"))
-        return tuple(noted), int(info.get("device_rounds", _LEAST_ROUNDS))  # type: ignore[return-value]
+        p20, p50, p80 = (float(info[f"device_{name}_ms"]) for name in ("p20", "p50", "p80"))
+        return p20, p50, p80, int(info.get("device_rounds", _LEAST_ROUNDS))
     data = sorted(stats.get("data") or (stats["min"], stats["median"], stats["max"]))
-    return tuple(1e3 * _quantile(data, share) for share in (0.2, 0.5, 0.8)), int(stats["rounds"])  # type: ignore[return-value]
+    p20, p50, p80 = (1e3 * _quantile(data, share) for share in (0.2, 0.5, 0.8))
+    return p20, p50, p80, int(stats["rounds"])
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

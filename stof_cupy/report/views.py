@@ -70,14 +70,14 @@ def ordered(values: Iterable[str]) -> list[str]:
         return found
 
 
-def cell_table(results: Results, benches: Sequence[str], ours: str = "ours") -> Table | None:
+def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Table | None:
     """Return a row for each cell: what it is, everyone's ms, and the ratio to the best peer."""
     cells = joined(results.of(*benches))
     if not cells:
         return None
     names = _varying(cells)
     ways = ordered(each.way for cell in cells for each in cell.timings)
-    ways.sort(key=lambda way: (way != ours, not way.startswith("ours")))
+    ways.sort(key=lambda way: way not in ("ours", ours))
     rows = []
     for cell in cells:
         times = (cell.timing(way) for way in ways)
@@ -102,7 +102,7 @@ def _ratio(cell: Cell, ours: str) -> str:
 
 
 def grid_table(
-    cells: Sequence[Cell], rows: Mapping[str, str], across: str, ours: str = "ours"
+    cells: Sequence[Cell], rows: Mapping[str, str], across: str, ours: str = ""
 ) -> Table | None:
     """Return ours in ms with the ratio to the best peer, one parameter across.
 
@@ -121,7 +121,7 @@ def grid_table(
     columns = ordered(cell[across] for cell in cells)
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for cell in cells:
-        mine = cell.timing(ours)
+        mine = cell.mine(ours)
         text = "" if mine is None else f"{number(mine.p50)} {_ratio(cell, ours)}".strip()
         found.setdefault(tuple(cell[name] for name in rows), {})[cell[across]] = text
     body = tuple((*key, *(texts.get(x, "") for x in columns)) for key, texts in found.items())
@@ -129,7 +129,7 @@ def grid_table(
 
 
 def summary_table(
-    groups: Mapping[str, Sequence[Cell]], against: Sequence[str], ours: str = "ours"
+    groups: Mapping[str, Sequence[Cell]], against: Sequence[str], ours: str = ""
 ) -> Table | None:
     """Return for groups of cells the geomean to the best peer, the worst cell, and single peers."""
     rows = []
@@ -193,7 +193,7 @@ def ratio_picture(
     across: str,
     series: str,
     labels: tuple[str, str],
-    ours: str = "ours",
+    ours: str = "",
 ) -> Picture | None:
     """Return the ratio to the best peer over a parameter, a panel and a colour by two others."""
     measured = [cell for cell in cells if cell.ratio(ours) is not None]
