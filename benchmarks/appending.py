@@ -34,6 +34,11 @@ def cell_of(item: pytest.Item) -> tuple[Any, ...]:
     return (function, *(repr(params[name]) for name in names))
 
 
+def way_of(item: pytest.Item) -> str:
+    """Return whose call an item times; "" if it has no such parameter."""
+    return str(getattr(getattr(item, "callspec", None), "params", {}).get(WAY, ""))
+
+
 def cells(items: Iterable[pytest.Item]) -> dict[tuple[Any, ...], list[pytest.Item]]:
     """Return items by their cells."""
     found: dict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)

@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--heavy", action="store_true", help="what takes minutes, too")
     parser.addoption("--budget", type=float, help="seconds after which no cell is begun")
     parser.addoption("--results", type=Path, help="file that is added to; see appending.py")
+    parser.addoption("--ways", help="e.g. ours,Flex: whose calls are timed, of those with a way")
     parser.addoption("--again", action="store_true", help="what --results has already, too")
 
 
@@ -38,18 +39,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is heavy, unless asked for, and cells that ``--results`` has whole."""
-    left: list[pytest.Item] = []
+    """Leave out what is heavy or whose way is not asked for, and what ``--results`` has whole."""
+    found = list(items)
     if not config.getoption("--heavy"):
-        left += [item for item in items if getattr(item, "originalname", "").endswith("_heavy")]
+        found = [i for i in found if not getattr(i, "originalname", "").endswith("_heavy")]
+    if config.getoption("--ways"):
+        wanted = {"", "ours", *config.getoption("--ways").split(",")}
+        found = [item for item in found if appending.way_of(item) in wanted]
     path = config.getoption("--results")
     if path is not None and not config.getoption("--again"):
         there = appending.known(appending.read(path))
-        for cell in appending.cells(items).values():
-            left += cell if all(item.nodeid in there for item in cell) else []
-    config.hook.pytest_deselected(items=left)
-    gone = set(left)
-    items[:] = [item for item in items if item not in gone]
+        groups = appending.cells(found).values()
+        whole = {i for group in groups if all(i.nodeid in there for i in group) for i in group}
+        found = [item for item in found if item not in whole]
+    kept = set(found)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = found
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -226,10 +226,10 @@ VIEWS = (
         _stacks,
         _stack_picture,
     ),
-    View("losses", "Where a peer is faster", "stof-cupy report", _losses),
-    View("skips", "What did not run", "stof-cupy report", _skips),
-    View("seconds", "What each benchmark takes", "stof-cupy report", _seconds),
-    View("runs", "Runs", "stof-cupy report", _runs),
+    View("losses", "Where a peer is faster", "stof-cupy report --view losses", _losses),
+    View("skips", "What did not run", "stof-cupy report --view skips", _skips),
+    View("seconds", "What each benchmark takes", "stof-cupy report --view seconds", _seconds),
+    View("runs", "Runs", "stof-cupy report --view runs", _runs),
 )
 """In the order of the report."""
 

@@ -128,6 +128,7 @@ def draw(picture: Picture, path: Path) -> None:
         for at, (axis, panel) in enumerate(zip(axes.flat, picture.panels, strict=False)):
             _draw_panel(axis, picture, panel)
             axis.set_ylabel(picture.y if at % columns == 0 else "")
+        _set_heights(axes.flat[0], picture)
         for axis in axes.flat[len(picture.panels) :]:
             axis.set_axis_off()
         _legend(figure, picture)
@@ -139,16 +140,14 @@ def draw(picture: Picture, path: Path) -> None:
 
 def _draw_panel(axis: Any, picture: Picture, panel: Panel) -> None:
     names = list(dict.fromkeys(x for series in panel.series for x, _ in series.points))
-    if picture.log:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.yaxis.set_minor_formatter(lambda value, _: "")
+    every = _names(picture.panels)
     for number, series in enumerate(panel.series):
+        look = every.index(series.name)  # the same in all panels
         at = [names.index(x) for x, _ in series.points]
         heights = [y for _, y in series.points]
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = _COLOURS[look % len(_COLOURS)]
         if picture.kind == "lines":
-            marker = _MARKERS[number % len(_MARKERS)]
+            marker = _MARKERS[look % len(_MARKERS)]
             axis.plot(at, heights, color=colour, marker=marker, ms=3.5, lw=1.1, label=series.name)
         else:
             width = 0.8 / len(panel.series)
@@ -156,15 +155,28 @@ def _draw_panel(axis: Any, picture: Picture, panel: Panel) -> None:
             axis.bar(left, heights, 0.92 * width, color=colour, label=series.name)
     if picture.even:
         axis.axhline(1, color="#333333", lw=0.7, ls=(0, (4, 2)))
-    if not picture.log:
-        axis.set_ylim(bottom=0)
     axis.set_title(panel.title)
     axis.set_xlabel(picture.x)
-    crowded = sum(map(len, names)) > 34
+    crowded = sum(map(len, names)) > 24 * _PANELS / min(len(picture.panels), _PANELS)
     axis.set_xticks(range(len(names)), names, rotation=30 if crowded else 0)
     if crowded:
         for label in axis.get_xticklabels():
             label.set_horizontalalignment("right")
+
+
+def _set_heights(axis: Any, picture: Picture) -> None:
+    """Say where the vertical axis, which all panels share, begins, and what is marked on it."""
+    if not picture.log:
+        axis.set_ylim(bottom=0)
+        return
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    subs = (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axis.yaxis.set_major_locator(LogLocator(subs=subs if high / low < 500 else (1.0,)))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _legend(figure: Any, picture: Picture) -> None:
@@ -172,10 +184,11 @@ def _legend(figure: Any, picture: Picture) -> None:
     for axis in figure.axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    if len(handles) > 1 or _names(picture.panels) != {""}:
+    if len(handles) > 1:
         where = "outside upper center"
         figure.legend(list(handles.values()), list(handles), loc=where, ncols=min(len(handles), 6))
 
 
-def _names(panels: Sequence[Panel]) -> set[str]:
-    return {series.name for panel in panels for series in panel.series}
+def _names(panels: Sequence[Panel]) -> list[str]:
+    """Return the names of all series, each once."""
+    return list(dict.fromkeys(series.name for panel in panels for series in panel.series))

@@ -13,9 +13,12 @@ from stof_cupy.report.tables import Table, number
 
 __all__ = [
     "View",
+    "caption",
     "cell_table",
+    "command",
     "grid_table",
     "ordered",
+    "percent",
     "ratio_picture",
     "stamps",
     "summary_table",
@@ -223,3 +226,18 @@ def caption(things: Sequence[Cell | Timing]) -> str:
     """Return machines and dates in a line."""
     runs = dict.fromkeys(f"{each.run.machine}, {each.run.date}" for each in things)
     return "; ".join(runs)
+
+
+def percent(name: str) -> Callable[[Timing], str]:
+    """Return what reads a noted share as per cent; nothing where it was not noted."""
+
+    def read(each: Timing) -> str:
+        value = each[name]
+        return "" if value is None else f"{100 * float(value):.1f}%"
+
+    return read
+
+
+def command(name: str, more: str = "") -> str:
+    """Return what runs ``benchmarks/bench_NAME.py``, with more arguments."""
+    return f"pytest benchmarks/bench_{name}.py{more} --benchmark-json=out.json"
