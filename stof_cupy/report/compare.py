@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist, median
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.report.cells import Cell, joined
@@ -18,6 +19,12 @@ _CHANCE = 0.05
 
 _SPREAD = 1.6832
 """Between the 20 % and the 80 % quantile of a normal distribution, in standard deviations."""
+
+_MAD = 0.6745
+"""Median of absolute deviations of a normal distribution, in standard deviations."""
+
+_FEW = 8
+"""Peers' times from which the noise between runs is not estimated."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +124,11 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
 
     Notes
     -----
-    The noise of a median is estimated from the spread of its rounds, and the limit is a quantile of
+    The noise of a median is estimated from the spread of its rounds. Runs differ by more than that,
+    where memory lies elsewhere or the clock has another temperature: how far the peers' times
+    scatter about the change that is common to all of them is added. The limit is a quantile of
     Student's distribution with the degrees of freedom of Welch and Satterthwaite, so chosen that a
-    cell is named by chance in one comparison of twenty. Runs differ by more than rounds do where
-    memory lies elsewhere or the clock has another temperature: `least` stands for that.
+    cell is named by chance in one comparison of twenty.
 
     Raises
     ------
@@ -132,7 +140,8 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     before, after = _ratios(old), _ratios(new)
     shared = [name for name in before if name in after]
     chance = _CHANCE / max(len(shared), 1)
-    moves = [_move(name, before[name], after[name], least, chance) for name in shared]
+    between = _between_runs([(before[name][1], after[name][1]) for name in shared])
+    moves = [_move(name, before[name], after[name], least, chance, between) for name in shared]
     missing = tuple(name for name in before if name not in after)
     return Comparison(tuple(sorted(moves, key=lambda m: m.log)), missing, _notes(old, new))
 
@@ -156,10 +165,34 @@ def _name(cell: Cell, ours: Timing, peer: Timing) -> str:
     return f"{cell.bench.removeprefix('bench_')} {params}{mine} / {peer.way}"
 
 
-def _move(name: str, before: _Pair, after: _Pair, least: float, chance: float) -> Move:
+def _between_runs(peers: Sequence[_Pair]) -> tuple[float, int]:
+    """Return the variance of a logarithm between runs, beyond that of rounds; from so many peers.
+
+    Their code is the same in both, so that what they moved by, but for the median, is noise.
+    """
+    moved = {
+        (before.bench, before.key, before.way): (math.log(after.p50 / before.p50), before, after)
+        for before, after in peers
+    }
+    if len(moved) < _FEW:
+        return 0.0, 0
+    logs = [log for log, _, _ in moved.values()]
+    common = median(logs)
+    deviation = median(abs(log - common) for log in logs) / _MAD
+    rounds = (median_noise(a) ** 2 + median_noise(b) ** 2 for _, a, b in moved.values())
+    return max(deviation**2 - median(rounds), 0.0), len(moved)
+
+
+def _move(
+    name: str,
+    before: _Pair,
+    after: _Pair,
+    least: float,
+    chance: float,
+    between: tuple[float, int],
+) -> Move:
     ratios = [peer.p50 / ours.p50 for ours, peer in (before, after)]
-    timings = (*before, *after)
-    noise, freedom = _joint(timings)
+    noise, freedom = _joint((*before, *after), between)
     limit = max(math.log1p(least), noise * _student(1 - chance / 2, freedom))
     return Move(name, ratios[0], ratios[1], noise, limit)
 
@@ -170,20 +203,20 @@ def median_noise(timing: Timing) -> float:
     return math.sqrt(math.pi / 2 / timing.rounds) * deviation / timing.p50
 
 
-def _joint(timings: Sequence[Timing]) -> tuple[float, float]:
+def _joint(timings: Sequence[Timing], between: tuple[float, int]) -> tuple[float, float]:
     """Return the standard error of a sum of logarithms, and its degrees of freedom."""
-    squares = [median_noise(each) ** 2 for each in timings]
-    total = math.fsum(squares)
+    parts = [(median_noise(each) ** 2, each.rounds) for each in timings]
+    variance, count = between
+    parts.append((2 * variance, count))  # ours as well as the peer's
+    total = math.fsum(square for square, _ in parts)
     if total == 0:
         return 0.0, math.inf
-    parts = (s * s / max(each.rounds - 1, 1) for s, each in zip(squares, timings, strict=True))
-    return math.sqrt(total), total * total / math.fsum(parts)
+    lost = math.fsum(square * square / max(count - 1, 1) for square, count in parts)
+    return math.sqrt(total), total * total / lost
 
 
 def _student(share: float, freedom: float) -> float:
     if math.isinf(freedom):
-        from statistics import NormalDist
-
         return NormalDist().inv_cdf(share)
     from scipy.special import stdtrit
 

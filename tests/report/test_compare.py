@@ -75,6 +75,21 @@ def test_noise_is_that_of_the_rounds(tmp_path: Path) -> None:
         assert move.moved is expected and move.after / move.before == pytest.approx(1 / 1.12)
 
 
+def test_what_all_peers_scatter_by_between_runs_is_noise(tmp_path: Path) -> None:
+    """Calm rounds, but every time of the new run is off by 10 %: nothing is named, 4x is."""
+    g, files = np.random.default_rng(0), []
+    for name, scatter in (("old", 0.0), ("new", 0.1)):
+        records = [
+            record(
+                "a.py::bench_b", way, [ms * float(np.exp(scatter * g.standard_normal()))] * 9, s=s
+            )
+            for s in range(CELLS)
+            for way, ms in (("ours", 4.0 if (name, s) == ("new", 5) else 1.0), ("Flex", 2.0))
+        ]
+        files.append(read_file(write(tmp_path / f"{name}.json", records)))
+    assert [move.name for move in compare(*files).moves if move.moved] == ["a.py::bench_b 5 / Flex"]
+
+
 def test_least_is_not_worth_a_look(tmp_path: Path) -> None:
     files = [
         read_file(
