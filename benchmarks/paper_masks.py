@@ -115,15 +115,15 @@ def rule(
     def longformer(q: Any, k: Any) -> Any:
         return near(q, k) | (q < tokens) | (k < tokens)
 
-    drawn = arrays.get(kind)
+    drawn: Any = arrays.get(kind)
     rules: dict[str, Callable[[Any, Any], Any]] = {
         "causal": lambda q, k: q >= k,
         "sliding": near,
         "causal-sliding": lambda q, k: (q >= k) & (q - k <= reach),
         "longformer": longformer,
-        "longformer-twice": lambda q, k: near(q, k) | drawn[q] | drawn[k],  # type: ignore[index]
-        "bigbird-filled": lambda q, k: longformer(q, k) | drawn[q // SIDE, k // SIDE],  # type: ignore[index]
-        "bigbird-cells": lambda q, k: longformer(q, k) | drawn[q, k],  # type: ignore[index]
+        "longformer-twice": lambda q, k: near(q, k) | drawn[q] | drawn[k],
+        "bigbird-filled": lambda q, k: longformer(q, k) | drawn[q // SIDE, k // SIDE],
+        "bigbird-cells": lambda q, k: longformer(q, k) | drawn[q, k],
     }
     return rules[kind]
 

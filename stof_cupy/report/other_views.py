@@ -24,7 +24,6 @@ from stof_cupy.report.views import (
 __all__ = ["VIEWS", "view"]
 
 _ATTENTION = "bench_attention.py"
-_PEERS = ("FA2", "FA3", "FA4", "cuDNN", "SDPA-mask", "Flex", "Flex+FA4", "FlashInfer")
 
 
 def _attention_summary(results: Results) -> Table | None:
@@ -33,7 +32,14 @@ def _attention_summary(results: Results) -> Table | None:
         plain = cell["mask"] in ("full", "causal")
         kind = "" if cell["group"] == "decoding" else ", unmasked" if plain else ", sparse"
         groups[cell["group"] + kind].append(cell)
-    return summary_table(groups, _PEERS)
+    return summary_table(groups)
+
+
+def _gemm_summary(results: Results) -> Table | None:
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in joined(results.of("bench_gemm.py")):
+        groups[cell["kind"]].append(cell)
+    return summary_table(groups)
 
 
 def _cpu_picture(results: Results) -> Picture | None:
@@ -198,6 +204,12 @@ VIEWS = (
         "pytest benchmarks/bench_attention_cpu.py --benchmark-json=out.json",
         lambda results: cell_table(results, ("bench_attention_cpu.py",)),
         _cpu_picture,
+    ),
+    View(
+        "gemm-summary",
+        "Products with epilogues: geometric means",
+        "make bench-gpu BENCH=gemm",
+        _gemm_summary,
     ),
     _plain("gemm", "Products with epilogues", "bench_gemm.py", "make bench-gpu BENCH=gemm"),
     View(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 
 from stof_cupy.report.cells import Cell, joined
 from stof_cupy.report.fusion_views import FUSION_VIEWS
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
-from stof_cupy.report.tables import Table
+from stof_cupy.report.tables import Table, number
 from stof_cupy.report.views import (
     View,
     caption,
@@ -19,6 +20,7 @@ from stof_cupy.report.views import (
     ordered,
     percent,
     ratio_picture,
+    stamps,
     summary_table,
     value_table,
 )
@@ -28,7 +30,6 @@ __all__ = ["PAPER_VIEWS"]
 _GRID = "bench_paper_attention.py::bench_paper"
 _SCALING = "bench_paper_scaling.py::bench_scaling"
 _START = "bench_paper_start.py"
-_PEERS = ("FA2", "FA3", "FA4", "cuDNN", "SDPA-mask", "Flex", "Flex+FA4", "FlashInfer")
 
 
 def _grid(results: Results, bench: str) -> Table | None:
@@ -52,7 +53,24 @@ def _grid_summary(results: Results) -> Table | None:
     groups = {mask: [cell for cell in cells if cell["mask"] == mask] for mask in masks}
     kinds = ("paper", "artifact")
     every = {f"all {k}": [c for c in cells if c["mask"].startswith(f"{k}-")] for k in kinds}
-    return summary_table({**groups, **every}, _PEERS)
+    return summary_table({**groups, **every})
+
+
+def _host(results: Results) -> Table | None:
+    """Return by how much a call of one sequence and its wait exceed the device's time."""
+    found: dict[str, dict[str, list[float]]] = {}
+    cells = [cell for cell in joined(results.of(_GRID)) if cell["batch"] == "1"]
+    for cell in cells:
+        for each in cell.timings:
+            added = max(each.host - each.p50, 0.0)
+            found.setdefault(each.way, {}).setdefault(cell["seq"], []).append(added)
+    lengths = ordered(cell["seq"] for cell in cells)
+    rows = tuple(
+        (way, *(number(median(at[seq])) if seq in at else "" for seq in lengths))
+        for way, at in found.items()
+    )
+    note = "Median over the masks, of a call and the wait for it, less the device's time."
+    return Table(("ms", *lengths), rows, (note, *stamps(cells))) if rows else None
 
 
 def _statistics(results: Results, seq: str = "") -> Table | None:
@@ -130,6 +148,12 @@ PAPER_VIEWS = (
         "Attention of BERT-base's heads: geometric means",
         "make bench-gpu BENCH=paper_attention",
         _grid_summary,
+    ),
+    View(
+        "paper-host",
+        "What the host adds to a call of attention (Fig. 13)",
+        "make bench-gpu BENCH=paper_attention",
+        _host,
     ),
     View(
         "paper-attention-cpu",

@@ -98,6 +98,8 @@ class Timing:
         What else the benchmark noted.
     wall_s : float
         Seconds that the benchmark took with inputs, checks and compilers; 0 if not noted.
+    host : float
+        Median of a call and the wait for it by the host's clock, ms.
     """
 
     run: Run
@@ -110,6 +112,7 @@ class Timing:
     rounds: int
     info: Mapping[str, Any] = field(hash=False, compare=False)
     wall_s: float = 0.0
+    host: float = 0.0
 
     @classmethod
     def of(cls, run: Run, record: Mapping[str, Any], *, on_host: bool) -> Timing:
@@ -124,8 +127,8 @@ class Timing:
             way, bench = _WAYS[function], file
         key = tuple(sorted((name, _text(value)) for name, value in params.items()))
         quantiles = _quantiles(record["stats"], {} if on_host else info)
-        wall_s = float(record.get("wall_s", 0.0))
-        return cls(run, bench, str(way or "ours"), key, *quantiles, info, wall_s)
+        wall_s, host = float(record.get("wall_s", 0.0)), _quantiles(record["stats"], {})[1]
+        return cls(run, bench, str(way or "ours"), key, *quantiles, info, wall_s, host)
 
     @property
     def is_ours(self) -> bool:

@@ -78,7 +78,7 @@ def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Tabl
     cells = joined(results.of(*benches))
     if not cells:
         return None
-    names = _varying(cells)
+    names = [*_varying(cells), *_machine(cells)]
     ways = ordered(each.way for cell in cells for each in cell.timings)
     ways.sort(key=lambda way: way not in ("ours", ours))
     rows = []
@@ -94,9 +94,14 @@ def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Tabl
 
 
 def _varying(cells: Sequence[Cell]) -> list[str]:
-    """Return the names of parameters that not all cells have alike; the machine among them."""
+    """Return the names of parameters that not all cells have alike."""
     names = list(dict.fromkeys(name for cell in cells for name, _ in cell.key))
     return [name for name in names if len({cell[name] for cell in cells}) > 1] or names[:1]
+
+
+def _machine(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return a column for the machine, if there are several."""
+    return {"machine": "machine"} if len({cell.run.machine for cell in cells}) > 1 else {}
 
 
 def _ratio(cell: Cell, ours: str) -> str:
@@ -121,6 +126,7 @@ def grid_table(
     """
     if not cells:
         return None
+    rows = {**rows, **_machine(cells)}
     columns = ordered(cell[across] for cell in cells)
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for cell in cells:
@@ -131,16 +137,18 @@ def grid_table(
     return Table((*rows.values(), *columns), body, stamps(cells))
 
 
-def summary_table(
-    groups: Mapping[str, Sequence[Cell]], against: Sequence[str], ours: str = ""
-) -> Table | None:
+def summary_table(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Table | None:
     """Return for groups of cells the geomean to the best peer, the worst cell, and single peers."""
+    used = [cell for cells in groups.values() for cell in cells if cell.ratio(ours) is not None]
+    if not used:
+        return None
+    peers = dict.fromkeys(t.way for cell in used for t in cell.timings if not t.is_ours)
     rows = []
     for name, cells in groups.items():
         every = Summary.of(cells, ours)
         if every is None:
             continue
-        single = (Summary.of(cells, ours, (peer,)) for peer in against)
+        single = (Summary.of(cells, ours, (peer,)) for peer in peers)
         rows.append(
             (
                 name,
@@ -151,16 +159,9 @@ def summary_table(
                 *("" if each is None else f"{each.geomean:.2f}x" for each in single),
             )
         )
-    if not rows:
-        return None
-    columns = ("", "cells", "best peer, geomean", "worst", "slower in", *against)
-    kept = [at for at in range(len(columns)) if at < 5 or any(row[at] for row in rows)]
-    used = [cell for cells in groups.values() for cell in cells if cell.ratio(ours) is not None]
-    return Table(
-        tuple(columns[at] for at in kept),
-        tuple(tuple(row[at] for at in kept) for row in rows),
-        stamps(used),
-    )
+    columns = ("", "cells", "best peer, geomean", "worst", "slower in", *peers)
+    note = () if len(peers) < 2 else ("A peer's own geomean is over the cells that it ran in.",)
+    return Table(columns, tuple(rows), (*note, *stamps(used)))
 
 
 def value_table(
@@ -202,12 +203,16 @@ def ratio_picture(
     measured = [cell for cell in cells if cell.ratio(ours) is not None]
     if not measured:
         return None
+    several = bool(_machine(measured))
+    found: dict[str, list[Cell]] = {}
+    for cell in measured:
+        title = f"{cell[panel]}, {cell.run.machine}" if several else cell[panel]
+        found.setdefault(title, []).append(cell)
     panels = []
-    for title in ordered(cell[panel] for cell in measured):
+    for title, here in found.items():
         lines = []
         for name in ordered(cell[series] for cell in measured):
-            here = [c for c in measured if c[panel] == title and c[series] == name]
-            at = {cell[across]: cell.ratio(ours) or 0.0 for cell in here}
+            at = {cell[across]: cell.ratio(ours) or 0.0 for cell in here if cell[series] == name}
             points = tuple((x, round(at[x], 4)) for x in ordered(at))
             lines += [Series(f"{labels[1]} {name}".strip(), points)] if points else []
         panels.append(Panel(title, tuple(lines)))

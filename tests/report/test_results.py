@@ -11,6 +11,7 @@ import pytest
 from stof_cupy.errors import ArgumentError
 from stof_cupy.report import read_directory, read_file
 from stof_cupy.report.cells import Summary, joined
+from stof_cupy.report.other_views import view
 from tests.report.make import record, stamp, write
 
 COMMITTED = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -40,6 +41,7 @@ def test_device_times_are_taken_where_all_ways_have_them(tmp_path: Path) -> None
     found = read_file(write(tmp_path / "x.json", [*both, *one])).timings
     assert [each.p50 for each in found] == [2, 5, 9, 8]
     assert [each.rounds for each in found] == [20, 20, 1, 1]
+    assert [each.host for each in found] == [9, 8, 9, 8]
 
 
 def test_older_files_name_ways_by_functions() -> None:
@@ -115,3 +117,27 @@ def test_summary_counts_losses_and_names_the_best_of_peers(tmp_path: Path) -> No
     assert (every.count, every.lost, every.worst, every.best) == (2, 1, 0.25, 2)
     assert every.geomean == pytest.approx(math.sqrt(2 * 0.25))
     assert flex.geomean == pytest.approx(1) and Summary.of(cells[2:]) is None
+
+
+def test_views_of_several_machines_say_which(tmp_path: Path) -> None:
+    stamps = [stamp(gpu="One"), stamp(gpu="Two")]
+    records = [
+        record("paper_attention.py::bench_paper", way, [ms], mask=mask, batch=1, seq=s, run=run)
+        for run in (0, 1)
+        for mask in ("paper-causal", "artifact-sliding")
+        for s in (4096, 128)
+        for way, ms in (("ours", 1.0), ("FA2", 2.0 + run), ("Flex", 3.0 + run))
+    ]
+    results = read_file(write(tmp_path / "x.json", records, stamps))
+    for run, fa2 in (("One", "2.00x FA2"), ("Two", "3.00x FA2")):
+        table = view("paper-attention").table(results)
+        (row,) = (r for r in table.rows if r[0] == "paper-causal" and run in r)
+        assert row[-2:] == (f"1.00 {fa2}",) * 2 and table.columns[-2:] == ("128", "4096")
+    assert [panel.title for panel in view("paper-attention").picture(results).panels] == [
+        *("paper-causal, One", "artifact-sliding, One"),
+        *("paper-causal, Two", "artifact-sliding, Two"),
+    ]
+    summary = view("paper-attention-summary").table(results)
+    assert summary.rows[-1][:3] == ("all artifact", "4", "2.45x")
+    host = view("paper-host").table(results)
+    assert host.rows[0] == ("ours", "0", "0")
