@@ -134,8 +134,8 @@ def test_views_of_several_machines_say_which(tmp_path: Path) -> None:
         (row,) = (r for r in table.rows if r[0] == "paper-causal" and run in r)
         assert row[-2:] == (f"1.00 {fa2}",) * 2 and table.columns[-2:] == ("128", "4096")
     assert [panel.title for panel in view("paper-attention").picture(results).panels] == [
-        *("paper-causal, One", "artifact-sliding, One"),
-        *("paper-causal, Two", "artifact-sliding, Two"),
+        *("paper-causal, One", "paper-causal, Two"),
+        *("artifact-sliding, One", "artifact-sliding, Two"),
     ]
     summary = view("paper-attention-summary").table(results)
     assert summary.rows[-1][:3] == ("all artifact", "4", "2.45x")
