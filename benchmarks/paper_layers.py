@@ -22,7 +22,7 @@ from stof_cupy.graph import Graph
 DTYPES = {"numpy": "float32", "cuda": "float16"}
 MACHINES = {"numpy": "cpu", "cuda": "gpu"}
 LAYERS = {"numpy": 2, "cuda": 12}
-HIDDEN = {"numpy": 128, "cuda": 768}
+HIDDEN = {"numpy": 256, "cuda": 768}
 """Of a whole model; BERT-base on the GPU."""
 
 
