@@ -35,7 +35,7 @@ def prepared(cell: Any, q: Any, k: Any, v: Any, dense: Any) -> Callable[[], Any]
     workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=dense.device)
     wrapper = flashinfer.BlockSparseAttentionWrapper(workspace)
     sizes = (batch * down * SIDE, batch * across * SIDE, SIDE, SIDE, heads, kv_heads, dim)
-    wrapper.plan(starts, many, *sizes, mask=mask, q_data_type=q.dtype)
+    wrapper.plan(starts, many, *sizes, mask=mask, q_data_type=q.dtype, o_data_type=q.dtype)
     rows = [x.transpose(1, 2).flatten(0, 1).contiguous() for x in (q, k, v)]
 
     def run() -> Any:
