@@ -52,9 +52,14 @@ class Cell:
         return None if mine is None or best is None else best.p50 / mine.p50
 
     def __getitem__(self, name: str) -> str:
-        """Return a parameter, what was noted by that name, or the machine, as text; "" if none."""
+        """Return a parameter, or what was noted by that name, as text; "" if there is none.
+
+        ``machine`` and ``benchmark`` are always there.
+        """
         if name == "machine":
             return self.run.machine
+        if name == "benchmark":
+            return self.bench.partition("::")[2].removeprefix("bench_")
         noted = (timing[name] for timing in self.timings)
         return str(next((value for value in noted if value is not None), ""))
 

@@ -67,7 +67,7 @@ def read_directory(path: str | Path) -> Results:
     """
     path = Path(path)
     files = sorted(path.glob("*.json*")) if path.is_dir() else []
-    found = [read_file(file) for file in files if file.suffix == ".jsonl" or _is_results(file)]
+    found = [read_file(file) for file in files if _is_results(file)]
     if not found:
         expected = "a directory with files of `pytest --benchmark-json`"
         raise ArgumentError(mismatch("results", repr(str(path)), expected))
@@ -80,7 +80,7 @@ def read_directory(path: str | Path) -> Results:
 def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timing]:
     """Yield the times of a whole model, one a way; a line is a run."""
     machine = dict(line["machine"])
-    gpu = {"name": machine.pop("gpu"), "driver": machine.pop("driver", "")}
+    gpu = {"name": machine.pop("gpu", "a CPU"), "driver": machine.pop("driver", "")}
     stamp = {
         "machine_info": {"gpu": gpu, "packages": machine},
         "commit_info": {"id": line.get("commit", "")},
@@ -97,7 +97,11 @@ def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timi
 
 
 def _is_results(file: Path) -> bool:
-    content = json.loads(file.read_text())
+    text = file.read_text()
+    if file.suffix == ".jsonl":
+        first = json.loads(text.partition("\n")[0] or "{}")
+        return {"cell", "machine", "ways"} <= first.keys()
+    content = json.loads(text) if file.suffix == ".json" else None
     return isinstance(content, dict) and "benchmarks" in content
 
 

@@ -79,6 +79,8 @@ def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Tabl
     if not cells:
         return None
     names = [*_varying(cells), *_machine(cells)]
+    if len({cell.bench for cell in cells}) > 1:
+        names.insert(0, "benchmark")
     ways = ordered(each.way for cell in cells for each in cell.timings)
     ways.sort(key=lambda way: way not in ("ours", ours))
     rows = []

@@ -70,7 +70,8 @@ def test_lines_of_the_grid_of_stacks(tmp_path: Path) -> None:
     line = {"cell": "bert:8x512:full", "machine": machine, "ways": ways, "commit": "abc"}
     path = tmp_path / "x.jsonl"
     path.write_text(f"{json.dumps(line)}\n{json.dumps(line)}\n")
-    found = read_file(path)
+    (tmp_path / "other.jsonl").write_text('{"cell": "bert:8x512:full", "empty": {}}\n')
+    found = read_directory(tmp_path)
     assert [each.way for each in found.timings] == ["ours", "flex"] * 2
     (cell,) = joined(found.timings)
     assert (cell["stack"], cell["size"], cell["mask"]) == ("bert", "8x512", "full")
