@@ -1,9 +1,14 @@
-"""Compile FlexAttention for cells of the paper's grid in many processes, so that the benchmark finds it in Inductor's cache.
+"""Compile FlexAttention for the paper's grid in many processes, into Inductor's cache.
 
-    python scratch/flex_warm.py [12] [paper-]     on the device machine, from the repository root, with bench_gpu.sh's environment:
-    export PYTHONPATH=$PWD:$PWD/benchmarks TORCHINDUCTOR_CACHE_DIR=$PWD/.benchmarks/inductor TRITON_CACHE_DIR=$PWD/.benchmarks/triton
+    python scratch/flex_warm.py [12] [paper-]
 
-About 126 cells x 4 s / 12 processes = 45 s, and 15 s until torch is there. Whether the cache is hit shows in the benchmark's seconds.
+on the device machine, from the repository root, with bench_gpu.sh's environment:
+
+    export PYTHONPATH=$PWD:$PWD/benchmarks
+    export TORCHINDUCTOR_CACHE_DIR=$PWD/.benchmarks/inductor TRITON_CACHE_DIR=$PWD/.benchmarks/triton
+
+About 126 cells x 4 s / 12 processes = 45 s, and 15 s until torch is there, by estimate. Whether the
+benchmark then finds them shows in its seconds.
 """
 
 import sys
@@ -13,6 +18,7 @@ from multiprocessing import get_context
 
 
 def compile_one(cell):
+    """Compile a cell (mask, batch, tokens); return it and the seconds, or what went wrong."""
     import attention_cells
     import attention_peers
     import cupy

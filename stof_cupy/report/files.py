@@ -99,7 +99,7 @@ def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timi
 def _is_results(file: Path) -> bool:
     text = file.read_text()
     if file.suffix == ".jsonl":
-        first = json.loads(text.partition("\n")[0] or "{}")
+        first = dict(json.loads(text.partition("\n")[0] or "{}"))
         return {"cell", "machine", "ways"} <= first.keys()
     content = json.loads(text) if file.suffix == ".json" else None
     return isinstance(content, dict) and "benchmarks" in content
