@@ -5,7 +5,8 @@
 on the device machine, from the repository root, with bench_gpu.sh's environment:
 
     export PYTHONPATH=$PWD:$PWD/benchmarks
-    export TORCHINDUCTOR_CACHE_DIR=$PWD/.benchmarks/inductor TRITON_CACHE_DIR=$PWD/.benchmarks/triton
+    export TORCHINDUCTOR_CACHE_DIR=$PWD/.benchmarks/inductor
+    export TRITON_CACHE_DIR=$PWD/.benchmarks/triton
 
 About 126 cells x 4 s / 12 processes = 45 s, and 15 s until torch is there, by estimate. Whether the
 benchmark then finds them shows in its seconds.

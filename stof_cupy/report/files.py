@@ -97,11 +97,15 @@ def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timi
 
 
 def _is_results(file: Path) -> bool:
+    """Whether a file is of a form that `read_file` reads; what is broken is, so that it says so."""
     text = file.read_text()
-    if file.suffix == ".jsonl":
-        first = dict(json.loads(text.partition("\n")[0] or "{}"))
-        return {"cell", "machine", "ways"} <= first.keys()
-    content = json.loads(text) if file.suffix == ".json" else None
+    try:
+        if file.suffix == ".jsonl":
+            first = dict(json.loads(text.partition("\n")[0] or "{}"))
+            return {"cell", "machine", "ways"} <= first.keys()
+        content = json.loads(text) if file.suffix == ".json" else None
+    except ValueError:
+        return True
     return isinstance(content, dict) and "benchmarks" in content
 
 

@@ -61,6 +61,9 @@ def test_other_json_is_passed_over_and_refused_by_name(tmp_path: Path) -> None:
         read_file(tmp_path / "other.json")
     write(tmp_path / "x.json", [record("a.py::bench_b", "ours", [1.0])])
     assert len(read_directory(tmp_path).timings) == 1
+    (tmp_path / "broken.json").write_text('{"benchmarks": [')
+    with pytest.raises(ArgumentError, match=r"broken\.json: got JSONDecodeError"):
+        read_directory(tmp_path)
 
 
 def test_lines_of_the_grid_of_stacks(tmp_path: Path) -> None:
