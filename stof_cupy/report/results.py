@@ -135,6 +135,11 @@ class Timing:
         """Whether it was this package that ran."""
         return self.way.startswith("ours") or self.way in _OURS
 
+    @property
+    def with_host(self) -> bool:
+        """Whether a device's time has the host's in it, because a call could not be captured."""
+        return self.info.get("graph") is False
+
     def __getitem__(self, name: str) -> Any:
         """Return a parameter as text, or what was noted by that name; None if there is none."""
         return dict(self.key).get(name, self.info.get(name))

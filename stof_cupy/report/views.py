@@ -87,12 +87,25 @@ def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Tabl
     for cell in cells:
         times = (cell.timing(way) for way in ways)
         row = [cell[name] for name in names]
-        row += [number(each.p50) if each else "" for each in times]
+        row += [_ms(each) for each in times]
         rows.append((*row, _ratio(cell, ours)))
     columns = (*names, *(f"{way}, ms" for way in ways), "ratio to the best peer")
     if all(cell.ratio(ours) is None for cell in cells):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return Table(columns, tuple(rows), stamps(cells))
+    return Table(columns, tuple(rows), (*_starred(cells), *stamps(cells)))
+
+
+def _ms(timing: Timing | None) -> str:
+    if timing is None:
+        return ""
+    return f"{number(timing.p50)}{'*' if timing.with_host else ''}"
+
+
+def _starred(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return what the star is for, if there is one."""
+    there = any(each.with_host for cell in cells for each in cell.timings)
+    text = "\\* The host's time is in it: the call could not be captured as a CUDA graph."
+    return (text,) if there else ()
 
 
 def _varying(cells: Sequence[Cell]) -> list[str]:
@@ -108,7 +121,9 @@ def _machine(cells: Sequence[Cell]) -> dict[str, str]:
 
 def _ratio(cell: Cell, ours: str) -> str:
     ratio, best = cell.ratio(ours), cell.best()
-    return "" if ratio is None or best is None else f"{ratio:.2f}x {best.way}"
+    if ratio is None or best is None:
+        return ""
+    return f"{ratio:.2f}x {best.way}{'*' if best.with_host else ''}"
 
 
 def grid_table(
@@ -132,11 +147,10 @@ def grid_table(
     columns = ordered(cell[across] for cell in cells)
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for cell in cells:
-        mine = cell.mine(ours)
-        text = "" if mine is None else f"{number(mine.p50)} {_ratio(cell, ours)}".strip()
+        text = f"{_ms(cell.mine(ours))} {_ratio(cell, ours)}".strip()
         found.setdefault(tuple(cell[name] for name in rows), {})[cell[across]] = text
     body = tuple((*key, *(texts.get(x, "") for x in columns)) for key, texts in found.items())
-    return Table((*rows.values(), *columns), body, stamps(cells))
+    return Table((*rows.values(), *columns), body, (*_starred(cells), *stamps(cells)))
 
 
 def summary_table(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Table | None:

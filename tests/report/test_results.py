@@ -123,6 +123,18 @@ def test_summary_counts_losses_and_names_the_best_of_peers(tmp_path: Path) -> No
     assert flex.geomean == pytest.approx(1) and Summary.of(cells[2:]) is None
 
 
+def test_a_time_with_the_hosts_in_it_is_marked(tmp_path: Path) -> None:
+    records = [
+        record("paper_attention.py::bench_paper", way, [ms], mask="m", batch=1, seq=128)
+        for way, ms in (("ours", 1.0), ("Flex", 2.0))
+    ]
+    table = view("paper-attention").table(read_file(write(tmp_path / "x.json", records)))
+    assert table.rows[0][-1] == "1.00 2.00x Flex" and len(table.notes) == 1
+    records[1]["extra_info"]["graph"] = False
+    table = view("paper-attention").table(read_file(write(tmp_path / "x.json", records)))
+    assert table.rows[0][-1] == "1.00 2.00x Flex*" and "could not be captured" in table.notes[0]
+
+
 def test_views_of_several_machines_say_which(tmp_path: Path) -> None:
     stamps = [stamp(gpu="One"), stamp(gpu="Two")]
     records = [
