@@ -18,6 +18,7 @@ from stof_cupy.report.views import (
     ordered,
     ratio_picture,
     stamps,
+    summary_picture,
     summary_table,
 )
 
@@ -26,20 +27,20 @@ __all__ = ["VIEWS", "view"]
 _ATTENTION = "bench_attention.py"
 
 
-def _attention_summary(results: Results) -> Table | None:
+def _attention_groups(results: Results) -> dict[str, list[Cell]]:
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in joined(results.of(_ATTENTION)):
         plain = cell["mask"] in ("full", "causal")
         kind = "" if cell["group"] == "decoding" else ", unmasked" if plain else ", sparse"
         groups[cell["group"] + kind].append(cell)
-    return summary_table(groups)
+    return groups
 
 
-def _gemm_summary(results: Results) -> Table | None:
+def _gemm_groups(results: Results) -> dict[str, list[Cell]]:
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in joined(results.of("bench_gemm.py")):
         groups[cell["kind"]].append(cell)
-    return summary_table(groups)
+    return groups
 
 
 def _cpu_picture(results: Results) -> Picture | None:
@@ -190,7 +191,8 @@ VIEWS = (
         "attention-summary",
         "Attention at the peers' anchors: geometric means",
         "make bench-gpu BENCH=attention",
-        _attention_summary,
+        lambda results: summary_table(_attention_groups(results)),
+        lambda results: summary_picture(_attention_groups(results)),
     ),
     _plain(
         "attention",
@@ -209,7 +211,8 @@ VIEWS = (
         "gemm-summary",
         "Products with epilogues: geometric means",
         "make bench-gpu BENCH=gemm",
-        _gemm_summary,
+        lambda results: summary_table(_gemm_groups(results)),
+        lambda results: summary_picture(_gemm_groups(results)),
     ),
     _plain("gemm", "Products with epilogues", "bench_gemm.py", "make bench-gpu BENCH=gemm"),
     View(

@@ -21,6 +21,7 @@ from stof_cupy.report.views import (
     percent,
     ratio_picture,
     stamps,
+    summary_picture,
     summary_table,
     value_table,
 )
@@ -47,13 +48,16 @@ def _grid_picture(results: Results) -> Picture | None:
     )
 
 
-def _grid_summary(results: Results) -> Table | None:
+def _grid_groups(results: Results) -> dict[str, list[Cell]]:
+    """Return cells by mask, and all of the paper's masks and of its artifact's."""
     cells = joined(results.of(_GRID))
     masks = ordered(cell["mask"] for cell in cells)
     groups = {mask: [cell for cell in cells if cell["mask"] == mask] for mask in masks}
-    kinds = ("paper", "artifact")
-    every = {f"all {k}": [c for c in cells if c["mask"].startswith(f"{k}-")] for k in kinds}
-    return summary_table({**groups, **every})
+    every = {
+        f"all {kind}": [cell for cell in cells if cell["mask"].startswith(f"{kind}-")]
+        for kind in ("paper", "artifact")
+    }
+    return {**groups, **every}
 
 
 def _host(results: Results) -> Table | None:
@@ -147,7 +151,8 @@ PAPER_VIEWS = (
         "paper-attention-summary",
         "Attention of BERT-base's heads: geometric means",
         "make bench-gpu BENCH=paper_attention",
-        _grid_summary,
+        lambda results: summary_table(_grid_groups(results)),
+        lambda results: summary_picture(_grid_groups(results)),
     ),
     View(
         "paper-host",

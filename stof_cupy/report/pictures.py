@@ -82,6 +82,7 @@ def digest_of(path: Path) -> str:
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000")
 _MARKERS = "osD^vP*X"
 _PANELS = 4  # in a row
+_CHARACTER = 0.07  # inches, of a label
 _STYLE = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -122,23 +123,25 @@ def draw(picture: Picture, path: Path) -> None:
     columns = min(len(picture.panels), _PANELS)
     rows = -(-len(picture.panels) // columns)
     with rc_context(_STYLE):
-        size = (max(4.2, 2.2 * columns), 0.9 + 1.8 * rows)
+        bars = max((len(series.points) for p in picture.panels for series in p.series), default=0)
+        wide = bars * len(_names(picture.panels)) * 0.13 if picture.kind == "bars" else 0.0
+        size = (max(4.2, 2.2 * columns, min(wide, 8.8)), 0.9 + 1.8 * rows)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
         for at, (axis, panel) in enumerate(zip(axes.flat, picture.panels, strict=False)):
-            _draw_panel(axis, picture, panel)
+            _draw_panel(axis, picture, panel, size[0] / columns - 0.25)
             axis.set_ylabel(picture.y if at % columns == 0 else "")
         _set_heights(axes.flat[0], picture)
         for axis in axes.flat[len(picture.panels) :]:
             axis.set_axis_off()
-        _legend(figure, picture)
+        _legend(figure, size[0])
         if picture.caption:
             figure.supxlabel(picture.caption, fontsize=6, color="#555555")
         about = f"stof-cupy report {picture.digest}"
         figure.savefig(path, metadata={"Date": None, "Creator": None, "Description": about})
 
 
-def _draw_panel(axis: Any, picture: Picture, panel: Panel) -> None:
+def _draw_panel(axis: Any, picture: Picture, panel: Panel, inches: float) -> None:
     names = list(dict.fromkeys(x for series in panel.series for x, _ in series.points))
     every = _names(picture.panels)
     for number, series in enumerate(panel.series):
@@ -157,7 +160,7 @@ def _draw_panel(axis: Any, picture: Picture, panel: Panel) -> None:
         axis.axhline(1, color="#333333", lw=0.7, ls=(0, (4, 2)))
     axis.set_title(panel.title)
     axis.set_xlabel(picture.x)
-    crowded = sum(map(len, names)) > 24 * _PANELS / min(len(picture.panels), _PANELS)
+    crowded = sum(len(name) + 1 for name in names) * _CHARACTER > inches
     axis.set_xticks(range(len(names)), names, rotation=30 if crowded else 0)
     if crowded:
         for label in axis.get_xticklabels():
@@ -179,14 +182,16 @@ def _set_heights(axis: Any, picture: Picture) -> None:
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def _legend(figure: Any, picture: Picture) -> None:
+def _legend(figure: Any, inches: float) -> None:
     handles: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     if len(handles) > 1:
+        longest = max(map(len, handles)) + 6  # with the mark, and a gap
+        columns = max(int(inches / (longest * _CHARACTER)), 1)
         where = "outside upper center"
-        figure.legend(list(handles.values()), list(handles), loc=where, ncols=min(len(handles), 6))
+        figure.legend(list(handles.values()), list(handles), loc=where, ncols=columns)
 
 
 def _names(panels: Sequence[Panel]) -> list[str]:

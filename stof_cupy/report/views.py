@@ -21,6 +21,7 @@ __all__ = [
     "percent",
     "ratio_picture",
     "stamps",
+    "summary_picture",
     "summary_table",
     "value_table",
 ]
@@ -104,7 +105,7 @@ def _ms(timing: Timing | None) -> str:
 def _starred(cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return what the star is for, if there is one."""
     there = any(each.with_host for cell in cells for each in cell.timings)
-    text = "\\* The host's time is in it: the call could not be captured as a CUDA graph."
+    text = "A star: the host's time is in it, as the call could not be captured as a CUDA graph."
     return (text,) if there else ()
 
 
@@ -178,6 +179,23 @@ def summary_table(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Table
     columns = ("", "cells", "best peer, geomean", "worst", "slower in", *peers)
     note = () if len(peers) < 2 else ("A peer's own geomean is over the cells that it ran in.",)
     return Table(columns, tuple(rows), (*note, *stamps(used)))
+
+
+def summary_picture(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Picture | None:
+    """Return for groups of cells the geomean to each peer."""
+    used = [cell for cells in groups.values() for cell in cells if cell.ratio(ours) is not None]
+    peers = dict.fromkeys(t.way for cell in used for t in cell.timings if not t.is_ours)
+    bars = []
+    for peer in peers:
+        found = {name: Summary.of(cells, ours, (peer,)) for name, cells in groups.items()}
+        points = tuple((name, round(s.geomean, 4)) for name, s in found.items() if s is not None)
+        bars.append(Series(peer, points))
+    if not bars:
+        return None
+    bars.sort(key=lambda series: -len(series.points))  # the first says in which order groups are
+    height = "times as fast, geometric mean"
+    panel = Panel("", tuple(bars))
+    return Picture("bars", (panel,), "", height, even=True, caption=caption(used))
 
 
 def value_table(
