@@ -23,6 +23,9 @@ __all__ = ["add_command"]
 
 _RESULTS = Path("benchmarks/results")
 
+_WORSE = 3
+"""Exit status where a ratio became worse; 1 and 2 are errors."""
+
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's `commands`."""
@@ -50,7 +53,7 @@ def add_command(commands: Any) -> None:
         type=Path,
         nargs=2,
         metavar=("OLD.json", "NEW.json"),
-        help="what moved beyond noise, in ratios to peers; status 1 if anything became worse",
+        help=f"what moved beyond noise, in ratios to peers; status {_WORSE} if one became worse",
     )
     parser.add_argument(
         "--least",
@@ -66,7 +69,7 @@ def _report(args: argparse.Namespace) -> int:
     if args.compare is not None:
         found = compare(*map(read_file, args.compare), least=args.least)
         print(found.table.text)
-        return int(found.worse)
+        return _WORSE if found.worse else 0
     results = read_directory(args.results)
     if args.out is not None:
         written = write_report(results, args.out)

@@ -133,13 +133,16 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     Raises
     ------
     ArgumentError
-        If `least` is negative.
+        If `least` is negative, or the files have no ratio in common.
     """
     if not least >= 0:
         raise ArgumentError(mismatch("least", least, "0 or more"))
     before, after = _ratios(old), _ratios(new)
     shared = [name for name in before if name in after]
-    chance = _CHANCE / max(len(shared), 1)
+    if not shared:
+        hint = "absolute times are not compared"
+        raise ArgumentError(mismatch("new", "no ratio to a peer that old has", "some", hint))
+    chance = _CHANCE / len(shared)
     between = _between_runs([(before[name][1], after[name][1]) for name in shared])
     moves = [_move(name, before[name], after[name], least, chance, between) for name in shared]
     missing = tuple(name for name in before if name not in after)

@@ -52,7 +52,7 @@ def test_what_moved_is_named_and_decides_the_status(tmp_path: Path, capsys: Any)
     moved = {move.name: move.worse for move in found.moves if move.moved}
     assert moved == {"a.py::bench_b 3 / Flex": True, "a.py::bench_b 4 / Flex": False}
     assert found.moves[0].name.endswith("3 / Flex") and found.worse
-    assert main(["report", "--compare", str(old), str(new)]) == 1
+    assert main(["report", "--compare", str(old), str(new)]) == 3
     printed = capsys.readouterr().out
     assert "1 worse, 1 better, 58 within noise." in printed
     assert main(["report", "--compare", str(old), str(old)]) == 0
@@ -111,7 +111,10 @@ def test_least_is_not_worth_a_look(tmp_path: Path) -> None:
 
 def test_what_is_gone_and_what_else_differs_is_said(tmp_path: Path) -> None:
     old = noisy(tmp_path / "old.json", 0, torch="2.10")
-    records = [record("a.py::bench_b", "ours", [1.0], s=1)]
+    alone = [record("a.py::bench_b", "ours", [1.0], s=1)]
+    with pytest.raises(ArgumentError, match="no ratio to a peer"):
+        compare(read_file(old), read_file(write(tmp_path / "alone.json", alone)))
+    records = [record("a.py::bench_b", way, [1.0], s=1) for way in ("ours", "Flex")]
     new = write(tmp_path / "new.json", records, [stamp(gpu="Another", torch="2.11")])
     text = compare(read_file(old), read_file(new)).table.text
     assert "No longer measured: a.py::bench_b 0 / Flex" in text
