@@ -24,7 +24,14 @@ OLD_NVRTC := 12.4.127 12.9.86
 OLD_ARCHS ?= 80 90a 120
 old_library = .nvrtc/$(1)/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 
-.PHONY: help demo test test-models test-gpu check format bench kernels docs dist clean
+# What `make bench-gpu` measures: benchmarks/bench_$(BENCH).py, which is added to RESULTS. ARGS are pytest's, e.g. "-k sliding --heavy".
+BENCH ?= paper_attention
+RESULTS ?= benchmarks/results/$(BENCH)_gpu.json
+BUDGET ?= 500
+COMMIT ?=
+ARGS ?=
+
+.PHONY: help demo test test-models test-gpu check format bench bench-gpu report kernels docs dist clean
 help:
 	@echo 'make demo      a sentence model on the GPU, or on NumPy where there is none'
 	@echo 'make test      all tests; those that need a GPU are skipped without one'
@@ -33,7 +40,9 @@ help:
 	@echo 'make check     ruff, clang-format, mypy --strict, contents of the wheel'
 	@echo 'make format    let ruff and clang-format rewrite the sources'
 	@echo 'make kernels   compile the catalogue of kernels for $(ARCHS), no GPU needed'
-	@echo 'make bench     benchmarks, sized for a CPU where there is no GPU'
+	@echo 'make bench     benchmarks on the CPU'
+	@echo 'make bench-gpu a part of those on a GPU, BENCH=$(BENCH), for BUDGET=$(BUDGET) seconds; again: goes on'
+	@echo 'make report    what the results say: tables and figures in report/ and in the documents'
 	@echo 'make docs      API pages in site/'
 	@echo 'make dist      sdist and wheel in dist/'
 	@echo 'make clean     remove everything these targets made, .venv included'
@@ -76,7 +85,19 @@ format: $(VENV)/dev.stamp
 	find cuda -name '*.cuh' -print0 | xargs -0 $(BIN)/clang-format -i
 
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest benchmarks --benchmark-only
+	@mkdir -p .benchmarks
+	$(BIN)/python -m pytest benchmarks -m 'not gpu' --benchmark-only --benchmark-json=.benchmarks/cpu.json
+
+# Status 5 is pytest's for nothing to do: all cells are in the file.
+bench-gpu: $(VENV)/dev.stamp
+	@mkdir -p .benchmarks
+	$(BIN)/python -m pytest benchmarks/bench_$(BENCH).py -m gpu --require-gpu --benchmark-only --benchmark-quiet \
+		--budget $(BUDGET) --results $(RESULTS) --benchmark-json=.benchmarks/last.json $(COMMIT:%=--commit %) $(ARGS) \
+		|| test $$? -eq 5
+
+report: $(VENV)/dev.stamp
+	$(BIN)/stof-cupy report --out report
+	$(BIN)/stof-cupy report --update README.md benchmarks/README.md
 
 kernels: $(VENV)/run.stamp $(foreach release,$(OLD_NVRTC),$(call old_library,$(release)))
 	$(BIN)/python -m stof_cupy.jit --arch $(ARCHS) --jobs $(JOBS)
@@ -94,5 +115,5 @@ dist: $(VENV)/dev.stamp
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) .nvrtc build dist site *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .nvrtc build dist site report *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find stof_cupy tests benchmarks docs -name __pycache__ -prune -exec rm -r {} +

@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import paper_masks
+from paper_masks import Form
 from shapes import BLOCK
 
 from stof_cupy import attention, masks
@@ -26,6 +28,7 @@ class Mask:
     Attributes
     ----------
     name : str
+        Its kind, by which peers know whether they have such attention.
     ours : BsrMask or None
     dense : bool cupy.ndarray (queries, keys) or None
         By a definition of its own.
@@ -135,72 +138,89 @@ def _mask(name: str, queries: int, keys: int) -> Mask:
     """Return a mask, its two definitions compared element by element."""
     import cupy
 
-    reach, tokens = (256, 64) if keys >= 1024 else (64, 16)
     if name == "full":
-        return Mask(name, None, None, reach, tokens, {}, 1.0)
-    arrays = _draws(queries)
+        return Mask(name, None, None, 0, 0, {}, 1.0)
     if name.startswith("elements"):
         g = cupy.random.default_rng(0)
         share = float(name.removeprefix("elements"))
         dense = g.random((queries, keys), dtype=np.float32) < np.float32(share)
         lowered = BsrMask(dense.get())
         kept = lowered.nnz / dense.size
-        return Mask(name, lowered, dense, reach, tokens, {"dense": dense}, kept)
-    lowered = _pattern(name, queries, reach, tokens, arrays)
-    dense = _dense(name, queries, reach, tokens, arrays)
+        return Mask(name, lowered, dense, 0, 0, {"dense": dense}, kept)
+    form, pattern, looked_up = _described(name, queries)
+    arrays = {key: cupy.asarray(value) for key, value in looked_up.items()}
+    lowered = pattern.tobsr()
+    dense = _dense(form, queries, arrays)
     for first in range(0, queries, CHUNK):
         here = slice(first, first + CHUNK)
         if not np.array_equal(lowered[here, :].toarray(), dense[here].get()):
             raise AssertionError(f"{name}: our mask and its definition differ")
-    mask = lowered.tobsr()
-    return Mask(name, mask, dense, reach, tokens, arrays, mask.nnz / dense.size)
+    kept = lowered.nnz / dense.size
+    return Mask(form.kind, lowered, dense, form.reach, form.tokens, arrays, kept)
+
+
+def _described(name: str, s: int) -> tuple[Form, Any, dict[str, Any]]:
+    """Return a mask's kind and sizes, our pattern, and what it looks up, as NumPy's arrays."""
+    if name in paper_masks.FORMS:
+        form = paper_masks.FORMS[name]
+        looked_up = paper_masks.draws(form.kind, s)
+        return form, paper_masks.pattern(form, s, looked_up), looked_up
+    if name.startswith("blocks"):
+        share = float(name.removeprefix("blocks"))
+        return Form("blocks"), random_blocks(s, share), {"listed": _listed(s, share)}
+    form = Form(name, *((256, 64) if s >= 1024 else (64, 16)))
+    looked_up = _draws(s)
+    return form, _pattern(form, s, looked_up), looked_up
+
+
+def random_blocks(s: int, share: float) -> Any:
+    """Return the pattern of a share of all blocks."""
+    return masks.blocks((s, s), *_listed(s, share).nonzero())
+
+
+def _listed(s: int, share: float) -> Any:
+    """Return which blocks a random mask keeps, the diagonal among them."""
+    blocks = -(-s // BLOCK)
+    drawn = np.random.default_rng(3).random((blocks, blocks)) < share
+    return drawn | np.eye(blocks, dtype=bool)
 
 
 def _draws(s: int) -> dict[str, Any]:
     """Return what is random in the anchors' masks, drawn in their order."""
-    import cupy
-
     g, blocks = np.random.default_rng(0), -(-s // BLOCK)
     scattered = g.random((blocks, blocks)) < min(1.0, 3.0 / blocks)
     documents = np.sort(g.integers(0, max(2, s // 512), s))
     tenth = (g.random((blocks, blocks)) < 0.1) | np.eye(blocks, dtype=bool)
-    named = {"scattered": scattered, "documents": documents, "tenth": tenth}
-    return {key: cupy.asarray(value) for key, value in named.items()}
+    return {"scattered": scattered, "documents": documents, "tenth": tenth}
 
 
-def _pattern(name: str, s: int, reach: int, tokens: int, arrays: dict[str, Any]) -> Any:
+def _pattern(form: Form, s: int, arrays: dict[str, Any]) -> Any:
     def listed(key: str) -> Any:
-        return masks.blocks((s, s), *arrays[key].get().nonzero())
+        return masks.blocks((s, s), *arrays[key].nonzero())
 
-    return {
-        "causal": lambda: masks.causal(s),
-        "sliding": lambda: masks.sliding_window(s, window=reach),
-        "causal-sliding": lambda: masks.sliding_window(s, window=reach, causal=True),
-        "longformer": lambda: masks.longformer(s, window=reach, global_tokens=tokens),
+    named: dict[str, Callable[[], Any]] = {
         "bigbird": lambda: masks.bigbird(s, random_blocks=0) | listed("scattered"),
-        "document": lambda: masks.document_ids(arrays["documents"].get(), causal=True),
+        "document": lambda: masks.document_ids(arrays["documents"], causal=True),
         "block10": lambda: listed("tenth"),
-    }[name]()
+    }
+    return named[form.kind]() if form.kind in named else paper_masks.pattern(form, s, arrays)
 
 
-def _dense(name: str, s: int, reach: int, tokens: int, arrays: dict[str, Any]) -> Any:
+def _dense(form: Form, s: int, arrays: dict[str, Any]) -> Any:
     import cupy
 
     dense, k = cupy.empty((s, s), bool), cupy.arange(s, dtype=np.int32)
     for first in range(0, s, CHUNK):
         q = k[first : first + CHUNK, None]
-        dense[first : first + CHUNK] = rule(name, reach, tokens, arrays)(q, k)
+        dense[first : first + CHUNK] = rule(form.kind, form.reach, form.tokens, arrays)(q, k)
     return dense
 
 
 def rule(name: str, reach: int, tokens: int, arrays: dict[str, Any]) -> Callable[[Any, Any], Any]:
     """Return who sees whom, of positions; for CuPy's arrays and for FlexAttention's tensors."""
     scattered, documents, tenth = (arrays.get(n) for n in ("scattered", "documents", "tenth"))
+    listed = arrays.get("listed")
     rules: dict[str, Callable[[Any, Any], Any]] = {
-        "causal": lambda q, k: q >= k,
-        "sliding": lambda q, k: abs(q - k) <= reach,
-        "causal-sliding": lambda q, k: (q >= k) & (q - k <= reach),
-        "longformer": lambda q, k: (abs(q - k) <= reach) | (q < tokens) | (k < tokens),
         "bigbird": lambda q, k: (
             (abs(q // BLOCK - k // BLOCK) <= 1)
             | (q < 2 * BLOCK)
@@ -209,5 +229,6 @@ def rule(name: str, reach: int, tokens: int, arrays: dict[str, Any]) -> Callable
         ),
         "document": lambda q, k: (documents[q] == documents[k]) & (q >= k),  # type: ignore[index]
         "block10": lambda q, k: tenth[q // BLOCK, k // BLOCK],  # type: ignore[index]
+        "blocks": lambda q, k: listed[q // BLOCK, k // BLOCK],  # type: ignore[index]
     }
-    return rules[name]
+    return rules.get(name) or paper_masks.rule(name, reach, tokens, arrays)

@@ -1,8 +1,9 @@
 """Attention of others, on the inputs of a cell of attention_cells.py.
 
 Each peer is a function of a `Cell` that returns a call without arguments, which gives a tensor of
-the shape of ours. What a peer cannot do it says by `NotFor`; whatever else goes wrong in one is its
-own business, and is reported.
+the shape of ours. What a peer cannot do it says by `NotForError`; whatever else goes wrong in one
+is its own business, and is reported. What a peer is told of a mask, by flags, a rule or blocks, is
+found equal to the dense mask element by element first.
 """
 
 from __future__ import annotations
@@ -63,7 +64,29 @@ def _full_or_causal(cell: Cell) -> bool:
     """Return whether a mask is causal; refuse others than that and none."""
     if cell.mask.name not in ("full", "causal"):
         raise NotForError("full and causal alone")
-    return cell.mask.name == "causal"
+    causal = cell.mask.name == "causal"
+    _check_rule(cell, None, 0 if causal else None)
+    return causal
+
+
+def _check_rule(cell: Cell, before: int | None, after: int | None) -> None:
+    """Compare with the mask the one that sees so many keys before and after; None: all."""
+    import cupy
+
+    dense = cell.mask.dense
+    if dense is None:
+        dense = cupy.ones((1, 1), bool)
+    k = cupy.arange(dense.shape[1])
+    for first in range(0, len(dense), CHUNK):
+        part = dense[first : first + CHUNK]
+        ahead = k - cupy.arange(first, first + len(part))[:, None]
+        keep = cupy.ones(part.shape, bool)
+        if before is not None:
+            keep &= -ahead <= before
+        if after is not None:
+            keep &= ahead <= after
+        if not bool((keep == part).all()):
+            raise AssertionError("what a peer is told and the mask differ")
 
 
 def fa2(cell: Cell) -> Call:
@@ -97,7 +120,10 @@ def _window(cell: Cell, everything: Any) -> dict[str, Any]:
     }
     if cell.mask.name not in named:
         raise NotForError("windows alone")
-    return named[cell.mask.name]
+    how = named[cell.mask.name]
+    before, after = (None if side == everything else side for side in how["window_size"])
+    _check_rule(cell, before, 0 if how["causal"] else after)
+    return how
 
 
 def _flash(cell: Cell, function: Any, how: dict[str, Any]) -> Call:
@@ -143,8 +169,8 @@ def flex_fa4(cell: Cell) -> Call:
 
 
 def _flex(cell: Cell, options: dict[str, Any]) -> Call:
-    if cell.mask.name in ("full", "causal") or cell.shape[3] != cell.shape[4]:
-        raise NotForError("sparse masks of squares")
+    if cell.mask.dense is None or cell.shape[3] != cell.shape[4]:
+        raise NotForError("masks of squares")
     q, k, v = _tensors(cell)
     block_mask = _block_mask(cell)
     kind = "elements" if cell.mask.name.startswith("elements") else cell.mask.name
@@ -227,6 +253,18 @@ def _listed(blocks: Any) -> tuple[Any, Any]:
     return counts[None, None], columns.to(torch.int32)[None, None].contiguous()
 
 
+# ---------------------------------------------------------------- FlashInfer
+
+
+def flashinfer(cell: Cell) -> Call:
+    """FlashInfer's block-sparse wrapper, its library built beforehand."""
+    import flashinfer_peer
+
+    if cell.mask.dense is None:
+        raise NotForError("masks")
+    return flashinfer_peer.prepared(cell, *_tensors(cell), tensor(cell.mask.dense))
+
+
 PEERS: dict[str, Callable[[Cell], Call]] = {
     "FA2": fa2,
     "cuDNN": cudnn,
@@ -235,4 +273,5 @@ PEERS: dict[str, Callable[[Cell], Call]] = {
     "FA4": fa4,
     "Flex": flex,
     "Flex+FA4": flex_fa4,
+    "FlashInfer": flashinfer,
 }

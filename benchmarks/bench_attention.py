@@ -71,6 +71,7 @@ def record(benchmark: Any, group: str, shape: Sizes, name: str, way: str) -> Non
     benchmark.extra_info |= {
         **{"group": group, "shape": list(shape), "mask": name, "way": way, **quantiles},
         "graph": measured.graph,
+        "device_rounds": measured.rounds,
         "density": cell.mask.density,
         "tflops": cell.flop / measured.p50 / 1e9,
         "gbytes_per_s": moved / measured.p50 / 1e6,

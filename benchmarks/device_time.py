@@ -13,12 +13,13 @@ FLUSH_BYTES = 2**28
 
 
 class DeviceTime(NamedTuple):
-    """Quantiles over replays, ms a call; and whether the host was left out."""
+    """Quantiles over replays, ms a call; whether the host was left out; how many replays."""
 
     p20: float
     p50: float
     p80: float
     graph: bool
+    rounds: int
 
 
 def ours(run: Callable[[], Any], *, small: bool) -> DeviceTime:
@@ -96,7 +97,7 @@ def _timed(
         end.record()
     pairs[-1][1].synchronize()
     times = [between(*pair) / launches for pair in pairs]
-    return DeviceTime(*(float(x) for x in np.percentile(times, (20, 50, 80))), graph)
+    return DeviceTime(*(float(x) for x in np.percentile(times, (20, 50, 80))), graph, len(times))
 
 
 def _between(start: Any, end: Any) -> float:

@@ -44,6 +44,29 @@ CPU_ATTENTION = ((1, 8, 4096, 64), (1, 8, 1024, 64))
 CPU_ATTENTION_MASKS = ("sliding:w=256", "causal", "longformer:w=256,g=64", "bigbird", None)
 """Mask specs for these; the first is also timed with every score modification."""
 
+PAPER_HEADS = 12
+PAPER_DIM = 64
+PAPER_LENGTHS = {"cpu": (128, 512), "gpu": (128, 256, 512, 1024, 2048, 4096)}
+PAPER_BATCHES = {"cpu": (1,), "gpu": (1, 8, 16)}
+"""The paper's attention (STOF, arXiv 2506.06095, Figs. 9 and 10): BERT-base's heads."""
+
+PAPER_MASKS = ("causal", "sliding", "longformer", "bigbird")
+"""Its masks, band and global tokens of Table 2; paper_masks.py has the artifact's, too."""
+
+PAPER_STACKS = {"cpu": ((1, 128), (4, 256)), "gpu": ((1, 128), (8, 512), (16, 2048))}
+"""(batch, seq) of its whole models, Figs. 11 and 12 and Table 4."""
+
+PAPER_HIDDEN = {"cpu": (256,), "gpu": (512, 768, 1024)}
+"""Widths of layers that are fused, Fig. 3."""
+
+SCALING_LENGTHS = {"cpu": (256, 512, 1024), "gpu": (1024, 2048, 4096, 8192, 16_384, 32_768)}
+SCALING_DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+SCALING_BATCHES = {"cpu": (1, 2, 4), "gpu": (1, 2, 4, 8, 16, 32, 64)}
+"""What is varied, one at a time: (1, 12, S, 64), blocks of 64 kept, and the batch."""
+
+SCALING_SEQ = {"cpu": 512, "gpu": 4096}
+"""Length where density or batch is varied; a quarter of it for the batch."""
+
 ATTENTION = ((1, 32, 8192, 128), (16, 12, 2048, 64), (8, 12, 512, 64))
 """(batch, heads, seq, head_dim) of the peers' anchors."""
 

@@ -2,8 +2,8 @@
 
 ``demo`` shows the whole system at work, ``encode`` turns text into vectors, ``generate`` continues
 it, ``features`` turns images into vectors, ``mask`` draws an attention mask, ``cache`` keeps
-kernels and schemes, ``calibrate`` fits the choice of kernels to a GPU, ``info`` describes the
-installation.
+kernels and schemes, ``calibrate`` fits the choice of kernels to a GPU, ``report`` shows benchmark
+results, ``info`` describes the installation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, cli_cache, cli_calibrate, cli_mask, cli_models, env
+from stof_cupy import __version__, cli_cache, cli_calibrate, cli_mask, cli_models, cli_report, env
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
@@ -47,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts may be more than its encoding can say
         sys.stdout.reconfigure(errors="backslashreplace")
+    status: int | None = None
     with plain_warnings():
         try:
-            args.run(args)
+            status = args.run(args)
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, `head` say, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         except KeyboardInterrupt:
             return 130
-    return 0
+    return status or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_mask.add_command(commands)
     cli_cache.add_command(commands)
     cli_calibrate.add_command(commands)
+    cli_report.add_command(commands)
 
     info = commands.add_parser("info", help="device, versions, caches")
     info.set_defaults(run=_info)

@@ -17,14 +17,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "errors": 0,
     **dict.fromkeys(("env", "dtypes", "terminal"), 1),
-    **dict.fromkeys(("interop", "jit"), 2),
+    **dict.fromkeys(("interop", "jit", "report"), 2),
     "masks": 3,
     "ops": 4,
     **dict.fromkeys(("testing", "graph"), 5),
     "fusion": 6,
     "runtime": 7,
     "models": 8,
-    **dict.fromkeys(("engine", "cli_calibrate", "cli_mask"), 9),
+    **dict.fromkeys(("engine", "cli_calibrate", "cli_mask", "cli_report"), 9),
     **dict.fromkeys(("cli_cache", "cli_models"), 10),
     "cli": 11,
 }

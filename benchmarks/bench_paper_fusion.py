@@ -1,0 +1,113 @@
+"""Figs. 3, 4 and 12 of the paper: what fusion is worth, segment by segment and in a whole model.
+
+    pytest benchmarks/bench_paper_fusion.py -m gpu --benchmark-json=out.json
+    pytest benchmarks/bench_paper_fusion.py -m "not gpu"          small, on the CPU
+
+`bench_segment`: operators of a BERT layer as one segment at its best setting, and one by one, by
+width, batch and length; the worst setting stands beside the best (Fig. 4). A product's bias and
+activation are part of it either way that our kernels have.
+
+`bench_ablation`: a BERT encoder under the paper's BigBird mask. "fusion alone" computes attention
+over all keys, without a mask: less than any masked dense attention would take. "attention alone"
+runs every operator by itself. A time is that of replays of a CUDA graph, or the host's on NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paper_layers
+import paper_masks
+import pytest
+from paper_layers import LAYERS, MACHINES, backends
+from shapes import PAPER_HIDDEN, PAPER_STACKS
+
+from stof_cupy.fusion.bench import PieceSpace
+from stof_cupy.fusion.chain import Chain
+from stof_cupy.fusion.lower import lower
+from stof_cupy.fusion.tune import tune
+
+ROUNDS = 5
+SEGMENTS = {
+    "gemm+layer_norm": ("gemm", "add", "layer_norm"),
+    "gemm+gelu": ("gemm", "gelu"),
+    "add+layer_norm": ("add", "layer_norm"),
+    "gemm+gelu+gemm": ("gemm", "gelu", "gemm"),
+}
+"""Operators in a row; the last of a kind in a layer is taken: the wider of two."""
+
+CASES = [
+    backends(backend, hidden, batch, seq, segment, way)
+    for backend, machine in MACHINES.items()
+    for hidden in PAPER_HIDDEN[machine]
+    for batch, seq in PAPER_STACKS[machine]
+    for segment in SEGMENTS
+    for way in ("ours fused", "ours detached")
+]
+
+MODELS = [
+    backends(backend, batch, seq, way)
+    for backend, machine in MACHINES.items()
+    for batch, seq in PAPER_STACKS[machine]
+    for way in ("ours", "ours, attention alone", "ours, fusion alone", "ours, neither")
+]
+
+
+def record(benchmark: Any, measure: Callable[[], float], way: str) -> None:
+    """Note what measurements say; the benchmark's own clock times the measuring."""
+    seconds: list[float] = []
+    benchmark.pedantic(lambda: seconds.append(measure()), rounds=ROUNDS)
+    if not np.isfinite(seconds).all():
+        pytest.skip(f"{way}: it does not run")
+    p20, p50, p80 = (float(x) for x in np.quantile(seconds, (0.2, 0.5, 0.8)) * 1e3)
+    benchmark.extra_info |= {
+        **{"way": way, "device_p20_ms": p20, "device_p50_ms": p50, "device_p80_ms": p80},
+        "device_rounds": ROUNDS,
+    }
+
+
+def span_of(space: PieceSpace, names: tuple[str, ...]) -> tuple[int, int] | None:
+    """Return the last segment of a layer that is made of such operators, if there is a kernel."""
+    ops = [space.names((at, at + 1)) for at in range(len(space.kinds))]
+    found = [s for s in space.segments() if tuple(ops[slice(*s)]) == names]
+    return found[-1] if found else None
+
+
+@pytest.mark.parametrize(("backend", "hidden", "batch", "seq", "segment", "way"), CASES)
+def bench_segment(
+    benchmark: Any, backend: str, hidden: int, batch: int, seq: int, segment: str, way: str
+) -> None:
+    place = paper_layers.site(backend, batch, seq, {})
+    space = paper_layers.layer_space(hidden, place)
+    span = span_of(space, SEGMENTS[segment])
+    if span is None:
+        pytest.skip(f"{backend} has no kernel for {segment} at {hidden}")
+    singles = [(at, at + 1) for at in range(*span)]
+    if way == "ours detached":
+        record(benchmark, lambda: sum(space.measure(each, ()) for each in singles), way)
+        return
+    every = {setting: space.measure(span, setting) for setting in space.settings(span)}
+    best = min(every, key=lambda setting: every[setting])
+    record(benchmark, lambda: space.measure(span, best), way)
+    benchmark.extra_info |= {
+        "settings": len(every),
+        "setting": ", ".join(f"{name} {value}" for name, value in best),
+        "worst_over_best": max(every.values()) / every[best],
+    }
+
+
+@pytest.mark.parametrize(("backend", "batch", "seq", "way"), MODELS)
+def bench_ablation(benchmark: Any, backend: str, batch: int, seq: int, way: str) -> None:
+    sparse = way in ("ours", "ours, attention alone")
+    mask = paper_masks.lowered("paper-bigbird", seq) if sparse else None
+    place = paper_layers.site(backend, batch, seq, {"mask": mask, "lengths": None})
+    graph = paper_layers.graph(LAYERS[backend], paper_layers.HIDDEN[backend])
+    if way in ("ours", "ours, fusion alone"):
+        lowered = tune(graph, place, "fast").lowered
+    else:
+        chain = Chain(graph)
+        singles = [(at, at + 1) for at in range(len(chain))]
+        lowered = lower(chain, singles, [()] * len(singles), backend)
+    record(benchmark, lambda: place.seconds(lowered), way)

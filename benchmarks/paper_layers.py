@@ -1,0 +1,101 @@
+"""BERT's layers as the paper's experiments on fusion have them: graphs, and where they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from stof_cupy import models
+from stof_cupy.fusion import structured
+from stof_cupy.fusion.bench import PieceSpace, Site, wall_clock
+from stof_cupy.fusion.chain import Chain
+from stof_cupy.fusion.cost import machine_of
+from stof_cupy.fusion.lower import Lowered
+from stof_cupy.fusion.pieces import pieces
+from stof_cupy.graph import Graph
+
+DTYPES = {"numpy": "float32", "cuda": "float16"}
+MACHINES = {"numpy": "cpu", "cuda": "gpu"}
+LAYERS = {"numpy": 2, "cuda": 12}
+HIDDEN = {"numpy": 256, "cuda": 768}
+"""Of a whole model; BERT-base on the GPU."""
+
+
+def backends(*values: Any) -> Any:
+    """Return parameters for a backend, marked if it needs a GPU."""
+    marks = pytest.mark.gpu if values[0] == "cuda" else ()
+    return pytest.param(*values, id="-".join(map(str, values)), marks=marks)
+
+
+@dataclass(frozen=True)
+class Watched(Site):
+    """A site that knows how long it took to time, and to make what is timed."""
+
+    spent: MutableMapping[str, float] = field(default_factory=dict)
+
+    def seconds(self, lowered: Lowered) -> float:
+        """Return the time of a graph by the clock."""
+        start = time.perf_counter()
+        took = super().seconds(lowered)
+        self.spent["all"] = self.spent.get("all", 0.0) + time.perf_counter() - start
+        return took
+
+    def watch(self, run: Any) -> float:
+        """Time a call, and the timing."""
+        start = time.perf_counter()
+        took = float(_stopwatch(self.backend)(run))
+        self.spent["timing"] = self.spent.get("timing", 0.0) + time.perf_counter() - start
+        return took
+
+
+def _stopwatch(backend: str) -> Any:
+    if backend == "numpy":
+        return wall_clock
+    from stof_cupy.graph.cuda_recorder import CudaRecorder
+    from stof_cupy.jit import device
+
+    return CudaRecorder(device.current()).seconds
+
+
+def site(backend: str, batch: int, seq: int, inputs: Mapping[str, Any]) -> Watched:
+    """Return where a graph is timed by the clock."""
+    facts = number = None
+    if backend == "cuda":
+        from stof_cupy.jit import device
+
+        number = device.current()
+        facts = device.facts(number)
+    sizes = {"batch": batch, "seq": seq}
+    spent: dict[str, float] = {}
+
+    def watch(run: Any) -> float:
+        return made.watch(run)
+
+    made = Watched(
+        backend, DTYPES[backend], number, machine_of(facts), sizes, watch, inputs, {}, spent
+    )
+    return made
+
+
+@lru_cache(maxsize=1)
+def graph(layers: int, hidden: int) -> Graph:
+    """Return an encoder of random weights, after the rewrites that say what the operators are."""
+    config = {
+        "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+        "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden, "vocab_size": 100, "max_position_embeddings": 4096,
+        "type_vocab_size": 2,
+    }  # fmt: skip
+    return structured(models.build(config, models.random_weights(config)).graph)
+
+
+def layer_space(hidden: int, place: Site) -> PieceSpace:
+    """Return the segments of a layer."""
+    chain = Chain(graph(2, hidden))
+    (repeated,) = (piece for piece in pieces(chain) if piece.copies > 1)
+    return PieceSpace(chain, repeated, place)

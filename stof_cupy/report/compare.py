@@ -1,0 +1,240 @@
+"""What moved between two results files, in ratios to peers, beyond the noise of their rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, median
+
+from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.report.cells import Cell, joined
+from stof_cupy.report.results import Results, Timing
+from stof_cupy.report.tables import Table, number
+
+__all__ = ["Comparison", "Move", "compare", "median_noise"]
+
+_CHANCE = 0.05
+"""Of naming any cell at all when nothing moved."""
+
+_SPREAD = 1.6832
+"""Between the 20 % and the 80 % quantile of a normal distribution, in standard deviations."""
+
+_MAD = 0.6745
+"""Median of absolute deviations of a normal distribution, in standard deviations."""
+
+_FEW = 8
+"""Peers' times from which the noise between runs is not estimated."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A ratio before and after.
+
+    Attributes
+    ----------
+    name : str
+        Benchmark, parameters, and whose times are in the ratio.
+    before, after : float
+        How many times as fast as the peer ours was.
+    noise : float
+        Standard error of the logarithm of ``after / before``.
+    limit : float
+        What that logarithm reaches by chance or is not worth a look below.
+    """
+
+    name: str
+    before: float
+    after: float
+    noise: float
+    limit: float
+
+    @property
+    def log(self) -> float:
+        """Logarithm of ``after / before``."""
+        return math.log(self.after / self.before)
+
+    @property
+    def moved(self) -> bool:
+        """Whether it moved beyond noise."""
+        return abs(self.log) > self.limit
+
+    @property
+    def worse(self) -> bool:
+        """Whether it moved down beyond noise."""
+        return self.log < -self.limit
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All ratios that two files share, the worst first.
+
+    Attributes
+    ----------
+    moves : tuple of Move
+    missing : tuple of str
+        What the old file has a ratio of and the new one has not.
+    notes : tuple of str
+        What makes the files hard to compare.
+    """
+
+    moves: tuple[Move, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Whether any ratio moved down beyond noise."""
+        return any(move.worse for move in self.moves)
+
+    @property
+    def table(self) -> Table:
+        """What moved; the notes say what did not."""
+        rows = tuple(
+            (
+                move.name,
+                f"{number(move.before)}x",
+                f"{number(move.after)}x",
+                f"{math.expm1(move.log):+.1%}",
+                f"{math.expm1(move.limit):.1%}",
+            )
+            for move in self.moves
+            if move.moved
+        )
+        still = len(self.moves) - len(rows)
+        down = sum(move.worse for move in self.moves)
+        notes = [f"{down} worse, {len(rows) - down} better, {still} within noise."]
+        if self.missing:
+            notes.append(f"No longer measured: {', '.join(self.missing)}.")
+        columns = ("ours against", "before", "after", "moved", "noise")
+        return Table(columns, rows, (*notes, *self.notes))
+
+
+def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
+    """Compare two files in their ratios to peers.
+
+    Absolute times differ between cards, clocks and drivers by a few per cent; a peer that was timed
+    in the same process differs with them. Cells without a peer are not compared.
+
+    Parameters
+    ----------
+    old, new : Results
+    least : float
+        Share that is not worth a look, however little noise there is.
+
+    Notes
+    -----
+    The noise of a median is estimated from the spread of its rounds. Runs differ by more than that,
+    where memory lies elsewhere or the clock has another temperature: how far the peers' times
+    scatter about the change that is common to all of them is added. The limit is a quantile of
+    Student's distribution with the degrees of freedom of Welch and Satterthwaite, so chosen that a
+    cell is named by chance in one comparison of twenty.
+
+    Raises
+    ------
+    ArgumentError
+        If `least` is negative, or the files have no ratio in common.
+    """
+    if not least >= 0:
+        raise ArgumentError(mismatch("least", least, "0 or more"))
+    before, after = _ratios(old), _ratios(new)
+    shared = [name for name in before if name in after]
+    if not shared:
+        hint = "absolute times are not compared"
+        raise ArgumentError(mismatch("new", "no ratio to a peer that old has", "some", hint))
+    chance = _CHANCE / len(shared)
+    between = _between_runs([(before[name][1], after[name][1]) for name in shared])
+    moves = [_move(name, before[name], after[name], least, chance, between) for name in shared]
+    missing = tuple(name for name in before if name not in after)
+    return Comparison(tuple(sorted(moves, key=lambda m: m.log)), missing, _notes(old, new))
+
+
+_Pair = tuple[Timing, Timing]
+
+
+def _ratios(results: Results) -> dict[str, _Pair]:
+    """Return ours and the peer's time by what they are of: of the newest run that has both."""
+    found: dict[str, _Pair] = {}
+    for cell in sorted(joined(results.timings), key=lambda cell: cell.run.time):
+        for ours in (each for each in cell.timings if each.is_ours):
+            for peer in (each for each in cell.timings if not each.is_ours):
+                found[_name(cell, ours, peer)] = (ours, peer)
+    return found
+
+
+def _name(cell: Cell, ours: Timing, peer: Timing) -> str:
+    params = " ".join(value for _, value in cell.key)
+    mine = "" if ours.way == "ours" else f", {ours.way}"
+    return f"{cell.bench.removeprefix('bench_')} {params}{mine} / {peer.way}"
+
+
+def _between_runs(peers: Sequence[_Pair]) -> tuple[float, int]:
+    """Return the variance of a logarithm between runs, beyond that of rounds; from so many peers.
+
+    Their code is the same in both, so that what they moved by, but for the median, is noise.
+    """
+    moved = {
+        (before.bench, before.key, before.way): (math.log(after.p50 / before.p50), before, after)
+        for before, after in peers
+    }
+    if len(moved) < _FEW:
+        return 0.0, 0
+    logs = [log for log, _, _ in moved.values()]
+    common = median(logs)
+    deviation = median(abs(log - common) for log in logs) / _MAD
+    rounds = (median_noise(a) ** 2 + median_noise(b) ** 2 for _, a, b in moved.values())
+    return max(deviation**2 - median(rounds), 0.0), len(moved)
+
+
+def _move(
+    name: str,
+    before: _Pair,
+    after: _Pair,
+    least: float,
+    chance: float,
+    between: tuple[float, int],
+) -> Move:
+    ratios = [peer.p50 / ours.p50 for ours, peer in (before, after)]
+    noise, freedom = _joint((*before, *after), between)
+    limit = max(math.log1p(least), noise * _student(1 - chance / 2, freedom))
+    return Move(name, ratios[0], ratios[1], noise, limit)
+
+
+def median_noise(timing: Timing) -> float:
+    """Return the standard error of a median as a share of it, from the spread of the rounds."""
+    deviation = (timing.p80 - timing.p20) / _SPREAD
+    return math.sqrt(math.pi / 2 / timing.rounds) * deviation / timing.p50
+
+
+def _joint(timings: Sequence[Timing], between: tuple[float, int]) -> tuple[float, float]:
+    """Return the standard error of a sum of logarithms, and its degrees of freedom."""
+    parts = [(median_noise(each) ** 2, each.rounds) for each in timings]
+    variance, count = between
+    parts.append((2 * variance, count))  # ours as well as the peer's
+    total = math.fsum(square for square, _ in parts)
+    if total == 0:
+        return 0.0, math.inf
+    lost = math.fsum(square * square / max(count - 1, 1) for square, count in parts)
+    return math.sqrt(total), total * total / lost
+
+
+def _student(share: float, freedom: float) -> float:
+    if math.isinf(freedom):
+        return NormalDist().inv_cdf(share)
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def _notes(old: Results, new: Results) -> tuple[str, ...]:
+    notes = []
+    for what in ("machine", "driver"):
+        was, now = ({getattr(run, what) for run in each.runs} for each in (old, new))
+        if was != now:
+            names = [", ".join(sorted(each)) for each in (was, now)]
+            notes.append(f"The {what} differs: {names[0]} before, {names[1]} now.")
+    versions = [{item for run in each.runs for item in run.packages.items()} for each in (old, new)]
+    changed = sorted({name for name, _ in versions[0] ^ versions[1]} - {"stof-cupy"})
+    if changed:
+        notes.append(f"Other versions: {', '.join(changed)}.")
+    return tuple(notes)

@@ -1,0 +1,153 @@
+"""The paper's experiments on fusion and its search (STOF, arXiv 2506.06095, section 6)."""
+
+from __future__ import annotations
+
+from stof_cupy.report.cells import Cell, joined
+from stof_cupy.report.pictures import Panel, Picture, Series
+from stof_cupy.report.results import Results
+from stof_cupy.report.tables import Table, number
+from stof_cupy.report.views import (
+    View,
+    caption,
+    cell_table,
+    command,
+    grid_table,
+    ordered,
+    percent,
+    stamps,
+    value_table,
+)
+
+__all__ = ["FUSION_VIEWS"]
+
+_SEGMENT = "bench_paper_fusion.py::bench_segment"
+_ABLATION = "bench_paper_fusion.py::bench_ablation"
+_TUNING = ("bench_paper_tuning.py::bench_tuning", "bench_paper_tuning.py::bench_tuning_heavy")
+
+
+def _segments(results: Results) -> Table | None:
+    cells = joined(results.of(_SEGMENT))
+    rows = []
+    for cell in cells:
+        fused, alone = cell.timing("ours fused"), cell.timing("ours detached")
+        if fused is None or alone is None:
+            continue
+        spread = fused["worst_over_best"]
+        rows.append(
+            (
+                *(cell[name] for name in ("segment", "backend", "hidden", "batch", "seq")),
+                number(alone.p50),
+                number(fused.p50),
+                f"{alone.p50 / fused.p50:.2f}x",
+                f"{fused['settings']}",
+                f"{float(spread):.2f}x",
+            )
+        )
+    columns = ("segment", "backend", "hidden", "batch", "tokens", "one by one, ms", "as one, ms")
+    more = ("gain", "settings", "worst setting over best")
+    return Table((*columns, *more), tuple(rows), stamps(cells)) if rows else None
+
+
+def _segments_picture(results: Results) -> Picture | None:
+    """Return the gain of a segment over its operators by width, a panel a segment."""
+    cells = [
+        cell
+        for cell in joined(results.of(_SEGMENT))
+        if cell.timing("ours fused") and cell.timing("ours detached")
+    ]
+    panels = []
+    for segment in ordered(cell["segment"] for cell in cells):
+        lines = []
+        for hidden in ordered(cell["hidden"] for cell in cells):
+            points = tuple(
+                (_stack(cell), round(cell.ratio("ours fused", ("ours detached",)) or 0.0, 4))
+                for cell in cells
+                if cell["segment"] == segment and cell["hidden"] == hidden
+            )
+            lines += [Series(f"hidden {hidden}", points)] if points else []
+        panels.append(Panel(segment, tuple(lines)))
+    if not panels:
+        return None
+    height = "times as fast as one by one"
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(cells))
+
+
+def _ablation_picture(results: Results) -> Picture | None:
+    """Return how many times as fast each half, and both, make a model."""
+    base = ("ours, neither",)
+    cells = [cell for cell in joined(results.of(_ABLATION)) if cell.timing(*base)]
+    panels = []
+    for backend in ordered(cell["backend"] for cell in cells):
+        bars = []
+        for way in ("ours", "ours, attention alone", "ours, fusion alone"):
+            points = tuple(
+                (_stack(cell), round(cell.ratio(way, base) or 0.0, 4))
+                for cell in cells
+                if cell["backend"] == backend and cell.timing(way) is not None
+            )
+            name = "both" if way == "ours" else way.removeprefix("ours, ")
+            bars += [Series(name, points)] if points else []
+        panels.append(Panel(backend, tuple(bars)))
+    if not panels:
+        return None
+    height = "times as fast as with neither"
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(cells))
+
+
+def _stack(cell: Cell) -> str:
+    return f"({cell['batch']}, {cell['seq']})"
+
+
+def _tuning(results: Results) -> Table | None:
+    return value_table(
+        results.of(*_TUNING),
+        {
+            "backend": "backend",
+            "batch": "batch",
+            "tokens": "seq",
+            "tune": lambda each: "full" if each.bench.endswith("heavy") else "fast",
+            "seconds": lambda each: float(each["tuned_s"]),
+            "settings timed": "timed",
+            "ruled out": "pruned",
+            "gain over the rules": lambda each: f"{float(each['gain']):.3f}x",
+            "timing": percent("timing_share"),
+            "making": percent("making_share"),
+            "search": percent("search_share"),
+        },
+    )
+
+
+def _choice(results: Results) -> Table | None:
+    cells = joined(results.of("bench_paper_tuning.py::bench_choice"))
+    return grid_table(cells, {"mask": "ms", "seq": "tokens"}, "step")
+
+
+FUSION_VIEWS = (
+    View(
+        "paper-segments",
+        "Operators as one segment, and one by one (Figs. 3 and 4)",
+        command("paper_fusion", " -k segment"),
+        _segments,
+        _segments_picture,
+    ),
+    View(
+        "paper-ablation",
+        "A BERT encoder with sparse attention alone, fusion alone, and both (Fig. 12)",
+        command("paper_fusion", " -k ablation"),
+        lambda results: cell_table(results, (_ABLATION,)),
+        _ablation_picture,
+    ),
+    View(
+        "paper-tuning",
+        "What tuning takes, and where it goes (Table 4, Fig. 13)",
+        command("paper_tuning"),
+        _tuning,
+    ),
+    View(
+        "paper-choice",
+        "Choosing attention's kernel, and lowering a mask for it (Fig. 13)",
+        command("paper_tuning", " -k choice"),
+        _choice,
+    ),
+)
+"""In the order of the report."""

@@ -1,0 +1,254 @@
+"""What else the results say: other shapes, other operators, whole models, and where we lose."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from stof_cupy.report.cells import Cell, Summary, joined
+from stof_cupy.report.files import STACKS
+from stof_cupy.report.paper_views import PAPER_VIEWS
+from stof_cupy.report.pictures import Panel, Picture, Series
+from stof_cupy.report.results import Results
+from stof_cupy.report.tables import Table, number
+from stof_cupy.report.views import (
+    View,
+    caption,
+    cell_table,
+    grid_table,
+    ordered,
+    ratio_picture,
+    stamps,
+    summary_picture,
+    summary_table,
+)
+
+__all__ = ["VIEWS", "view"]
+
+_ATTENTION = "bench_attention.py"
+
+
+def _attention_groups(results: Results) -> dict[str, list[Cell]]:
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in joined(results.of(_ATTENTION)):
+        plain = cell["mask"] in ("full", "causal")
+        kind = "" if cell["group"] == "decoding" else ", unmasked" if plain else ", sparse"
+        groups[cell["group"] + kind].append(cell)
+    return groups
+
+
+def _gemm_groups(results: Results) -> dict[str, list[Cell]]:
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in joined(results.of("bench_gemm.py")):
+        groups[cell["kind"]].append(cell)
+    return groups
+
+
+def _cpu_picture(results: Results) -> Picture | None:
+    cells = [c for c in joined(results.of("bench_attention_cpu.py")) if c.ratio() is not None]
+    bars = []
+    for shape in ordered(cell["shape"] for cell in cells):
+        here = [cell for cell in cells if cell["shape"] == shape]
+        points = tuple((c["spec"].partition(":")[0], round(c.ratio() or 0, 4)) for c in here)
+        bars.append(Series(shape, points))
+    if not bars:
+        return None
+    height = "times as fast as masked NumPy"
+    return Picture("bars", (Panel("", tuple(bars)),), "", height, even=True, caption=caption(cells))
+
+
+def _engine_picture(results: Results) -> Picture | None:
+    cells = [c for c in joined(results.of("bench_engine.py")) if c.ratio() is not None]
+    bars = []
+    for mask in ordered(cell["mask"] for cell in cells):
+        here = [cell for cell in cells if cell["mask"] == mask]
+        points = tuple((f"({c['batch']}, {c['seq']})", round(c.ratio() or 0, 4)) for c in here)
+        bars.append(Series(mask, points))
+    if not bars:
+        return None
+    height = "times as fast as transformers"
+    return Picture("bars", (Panel("", tuple(bars)),), "", height, even=True, caption=caption(cells))
+
+
+def _stacks(results: Results) -> Table | None:
+    rows = {"stack": "ms, times as fast as the best peer", "mask": "mask"}
+    return grid_table(joined(results.of(STACKS)), rows, "size")
+
+
+def _stack_picture(results: Results) -> Picture | None:
+    return ratio_picture(
+        joined(results.of(STACKS)),
+        panel="stack",
+        across="size",
+        series="mask",
+        labels=("(batch, tokens)", ""),
+    )
+
+
+def _losses(results: Results) -> Table | None:
+    """Return every cell in which a peer is faster, the worst first."""
+    found = []
+    for cell in joined(results.timings):
+        ratio, best, mine = cell.ratio(), cell.best(), cell.mine()
+        if ratio is not None and best is not None and mine is not None and ratio < 1:
+            found.append((ratio, cell, mine, best))
+    found.sort(key=lambda each: each[0])
+    rows = tuple(
+        (
+            cell.bench.removeprefix("bench_").replace(".py::bench_", " ").removesuffix(".py"),
+            " ".join(f"{name}={value}" for name, value in cell.key),
+            number(mine.p50),
+            f"{best.way} {number(best.p50)}",
+            f"{ratio:.2f}x",
+        )
+        for ratio, cell, mine, best in found
+    )
+    columns = ("benchmark", "cell", "ours, ms", "best peer, ms", "ratio")
+    return Table(columns, rows, stamps(each[1] for each in found)) if rows else None
+
+
+def _overview(results: Results) -> Table | None:
+    """Return what all benchmarks with a peer come to."""
+    cells: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in joined(results.timings):
+        cells[cell.bench, cell.run.machine].append(cell)
+    rows = []
+    for (bench, machine), group in cells.items():
+        summary = Summary.of(group)
+        if summary is None:
+            continue
+        peers = ordered(t.way for cell in group for t in cell.timings if not t.is_ours)
+        name = bench.removeprefix("bench_").replace(".py::bench_", " ").removesuffix(".py")
+        rows.append(
+            (
+                name,
+                machine,
+                str(summary.count),
+                f"{summary.geomean:.2f}x",
+                f"{summary.worst:.2f}x",
+                f"{summary.best:.2f}x",
+                str(summary.lost),
+                ", ".join(peers),
+            )
+        )
+    columns = ("benchmark", "machine", "cells", "geomean", "worst", "best", "slower in", "peers")
+    return Table(columns, tuple(rows)) if rows else None
+
+
+def _runs(results: Results) -> Table | None:
+    rows = []
+    for run in results.runs:
+        count = sum(timing.run == run for timing in results.timings)
+        changed = " with changes" if run.dirty else ""
+        versions = ", ".join(f"{name} {version}" for name, version in run.packages.items())
+        driver = run.driver
+        rows.append(
+            (
+                run.file,
+                run.machine,
+                driver,
+                run.date,
+                f"{run.commit[:7]}{changed}",
+                str(count),
+                versions,
+            )
+        )
+    columns = ("file", "machine", "driver", "date", "commit", "timings", "versions")
+    return Table(columns, tuple(rows))
+
+
+def _skips(results: Results) -> Table | None:
+    """Return why benchmarks did not run, and how many."""
+    count = Counter((skip.bench, skip.reason) for skip in results.skips)
+    rows = tuple((bench, reason, str(number)) for (bench, reason), number in count.items())
+    return Table(("benchmark", "why it did not run", "cases"), rows) if rows else None
+
+
+def _seconds(results: Results) -> Table | None:
+    """Return what a benchmark took as a whole, with inputs, checks and others' compilers."""
+    spent: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for timing in results.timings:
+        if timing.wall_s:
+            spent[timing.bench, timing.run.machine].append(timing.wall_s)
+    for skip in results.skips:
+        if skip.wall_s:
+            spent[skip.bench, skip.run.machine].append(skip.wall_s)
+    rows = tuple(
+        (bench, machine, str(len(each)), number(sum(each)), number(sum(each) / len(each)))
+        for (bench, machine), each in spent.items()
+    )
+    columns = ("benchmark", "machine", "cases", "seconds", "a case")
+    return Table(columns, rows) if rows else None
+
+
+def _plain(name: str, title: str, bench: str, command: str) -> View:
+    return View(name, title, command, lambda results: cell_table(results, (bench,)))
+
+
+VIEWS = (
+    View("overview", "All benchmarks with a peer", "make bench", _overview),
+    *PAPER_VIEWS,
+    View(
+        "attention-summary",
+        "Attention at the peers' anchors: geometric means",
+        "make bench-gpu BENCH=attention",
+        lambda results: summary_table(_attention_groups(results)),
+        lambda results: summary_picture(_attention_groups(results)),
+    ),
+    _plain(
+        "attention",
+        "Attention at the peers' anchors",
+        _ATTENTION,
+        "make bench-gpu BENCH=attention",
+    ),
+    View(
+        "attention-cpu",
+        "Attention on the CPU",
+        "pytest benchmarks/bench_attention_cpu.py --benchmark-json=out.json",
+        lambda results: cell_table(results, ("bench_attention_cpu.py",)),
+        _cpu_picture,
+    ),
+    View(
+        "gemm-summary",
+        "Products with epilogues: geometric means",
+        "make bench-gpu BENCH=gemm",
+        lambda results: summary_table(_gemm_groups(results)),
+        lambda results: summary_picture(_gemm_groups(results)),
+    ),
+    _plain("gemm", "Products with epilogues", "bench_gemm.py", "make bench-gpu BENCH=gemm"),
+    View(
+        "engine",
+        "all-MiniLM-L6-v2 through the engine",
+        "make bench-gpu BENCH=engine",
+        lambda results: cell_table(results, ("bench_engine.py",)),
+        _engine_picture,
+    ),
+    _plain(
+        "masks-cpu",
+        "Building masks on the CPU",
+        "bench_masks.py::bench_build",
+        "pytest benchmarks/bench_masks.py -m 'not gpu' --benchmark-json=out.json",
+    ),
+    View(
+        "masks-gpu",
+        "Building masks on the GPU",
+        "make bench-gpu BENCH=masks",
+        lambda results: cell_table(results, ("bench_masks.py::bench_device_build",), "measured"),
+    ),
+    View(
+        "stacks",
+        "Whole layer stacks (Fig. 11)",
+        "python benchmarks/engine_grid.py --out results.jsonl --cells grid",
+        _stacks,
+        _stack_picture,
+    ),
+    View("losses", "Where a peer is faster", "stof-cupy report --view losses", _losses),
+    View("skips", "What did not run", "stof-cupy report --view skips", _skips),
+    View("seconds", "What each benchmark takes", "stof-cupy report --view seconds", _seconds),
+    View("runs", "Runs", "stof-cupy report --view runs", _runs),
+)
+"""In the order of the report."""
+
+
+def view(name: str) -> View | None:
+    """Return a view by its name, or None."""
+    return next((each for each in VIEWS if each.name == name), None)

@@ -1,0 +1,158 @@
+"""What the benchmarks are made of: the paper's masks, and files that are added to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import appending
+import numpy as np
+import paper_masks
+import pytest
+
+from tests.report.make import record, stamp
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("seq", [100, 128, 257])
+@pytest.mark.parametrize("name", paper_masks.FORMS)
+def test_masks_are_their_rules(name: str, seq: int) -> None:
+    made, dense = paper_masks.lowered(name, seq), paper_masks.dense(name, seq)
+    np.testing.assert_array_equal(made.toarray(), dense)
+    assert dense.diagonal().all()
+
+
+def test_masks_are_as_sparse_as_the_paper_prints() -> None:
+    for name, printed in paper_masks.SPARSITY.items():
+        assert abs(1 - paper_masks.lowered(name, 1024).density - printed) < 0.02, name
+
+
+def test_the_artifacts_masks_by_loops() -> None:
+    """Two groups of global tokens; random cells inside of the blocks about the diagonal alone."""
+    s = 256
+    twice, cells = (paper_masks.dense(f"artifact-{n}", s) for n in ("longformer", "bigbird"))
+    chosen = {*range(32), *range(128, 160)}
+    for q in range(0, s, 7):
+        for k in range(0, s, 5):
+            assert twice[q, k] == (abs(q - k) <= 32 or q in chosen or k in chosen)
+            if abs(q // 32 - k // 32) > 1 and q >= 32 and k >= 32:
+                assert not cells[q, k]
+    outside = cells[64:96, 96:128] & (np.arange(96, 128) - np.arange(64, 96)[:, None] > 32)
+    assert 20 < outside.sum() < 80  # about a tenth of the half beyond the band
+
+
+def run_of(records: list[dict[str, Any]], date: str) -> dict[str, Any]:
+    benchmarks = [{k: v for k, v in each.items() if k != "run"} for each in records]
+    return {**stamp(date), "benchmarks": benchmarks}
+
+
+def test_runs_are_joined_and_what_is_measured_again_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "grid.json"
+    a, b, c = (record("a.py::bench_b", "ours", [1.0], s=s) for s in (1, 2, 3))
+    skip = {"fullname": "benchmarks/bench_a.py::bench_b[1-FA3]", "reason": "not installed"}
+    content = appending.joined(appending.read(path), run_of([a, b], "2026-11-26"), [skip])
+    appending.write(path, content)
+    again = record("a.py::bench_b", "ours", [7.0], s=2)
+    content = appending.joined(appending.read(path), run_of([again, c], "2026-11-27"), [])
+    appending.write(path, content)
+    content = appending.read(path)
+    assert [run["datetime"][:10] for run in content["runs"]] == ["2026-11-26", "2026-11-27"]
+    found = {
+        each["params"]["s"]: (each["run"], each["stats"]["data"]) for each in content["benchmarks"]
+    }
+    assert found == {1: (0, [1e-3]), 2: (1, [7e-3]), 3: (1, [1e-3])}
+    assert content["skipped"] == [{**skip, "run": 0}] and content["datetime"][:10] == "2026-11-27"
+    installed = {**record("a.py::bench_b", "FA3", [2.0], s=1), "fullname": skip["fullname"]}
+    content = appending.joined(content, run_of([installed, a], "2026-11-28"), [])
+    assert content["skipped"] == [] and len(content["runs"]) == 2  # nothing is left of the first
+    assert sorted(each["run"] for each in content["benchmarks"]) == [0, 0, 1, 1]
+
+
+def test_a_file_of_one_run_can_be_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(run_of([record("a.py::bench_b", "ours", [1.0], s=1)], "2026-11-26")))
+    content = appending.read(path)
+    assert len(content["runs"]) == 1 and content["benchmarks"][0]["run"] == 0
+    assert appending.known(content) == {"benchmarks/bench_a.py::bench_b[1-ours]"}
+
+
+GRID = """
+import pytest
+
+WAYS = ("ours", "Flex", "FA3")
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("s", [1, 2, 3])
+def bench_grid(benchmark, s, way):
+    if way == "FA3":
+        pytest.skip("FA3: not installed")
+    if s == 3 and way == "Flex":
+        raise ValueError("wrong result")
+    benchmark.pedantic(lambda: None, rounds=2)
+    benchmark.extra_info["way"] = way
+"""
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    """A directory with a small grid under the conftest of the benchmarks."""
+    pytest.importorskip("pytest_benchmark")
+    (tmp_path / "bench_grid.py").write_text(GRID)
+    shutil.copy(ROOT / "benchmarks" / "conftest.py", tmp_path)
+    names = "python_files = bench_*.py\npython_functions = bench_*\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{names}")
+    return tmp_path
+
+
+def run(grid: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *args],
+        cwd=grid,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def added(grid: Path, *args: str) -> dict[str, Any]:
+    """Return what a file has after one more run."""
+    done = run(grid, "--results=grid.json", "--benchmark-json=last.json", *args)
+    assert (grid / "grid.json").exists(), done.stdout + done.stderr
+    content: dict[str, Any] = json.loads((grid / "grid.json").read_text())
+    return content
+
+
+def test_a_grid_is_covered_over_several_runs(grid: Path) -> None:
+    content = added(grid, "-k", "1 and ours")
+    assert len(content["benchmarks"]) == 1
+    content = added(grid)  # the cell that was begun is run as a whole
+    names = {each["fullname"]: each["run"] for each in content["benchmarks"]}
+    assert len(names) == 5 and set(names.values()) == {0} and len(content["runs"]) == 1
+    reasons = {each["fullname"].partition("[")[2]: each["reason"] for each in content["skipped"]}
+    assert reasons["1-FA3]"] == "FA3: not installed"
+    assert reasons["3-Flex]"].startswith("failed: ValueError: wrong result")
+    assert all(each["wall_s"] >= 0 for each in content["benchmarks"])
+    assert added(grid) == content  # nothing is left to do
+    assert added(grid, "--again", "--ways=ours", "-k", "2")["datetime"] > content["datetime"]
+
+
+def test_a_cell_that_is_begun_is_ended_when_the_budget_is_spent(grid: Path) -> None:
+    done = run(grid, "--budget=0")
+    assert "9 skipped" in done.stdout and "--budget is spent" in done.stdout
+    (grid / "bench_grid.py").write_text(
+        GRID.replace("rounds=2)", "rounds=2)\n    __import__('time').sleep(1.5)")
+    )
+    content = added(grid, "--budget=1")
+    assert {each["params"]["s"] for each in content["benchmarks"]} == {1}
+    assert len(content["benchmarks"]) == 2 and len(content["skipped"]) == 1
+
+
+def test_results_need_a_file_of_their_own(grid: Path) -> None:
+    assert "--results needs --benchmark-json" in run(grid, "--results=grid.json").stderr

@@ -1,0 +1,122 @@
+"""What moved is named, what did not is not: in ratios, beyond noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy.cli import main
+from stof_cupy.errors import ArgumentError
+from stof_cupy.report import compare, read_file
+from tests.report.make import record, stamp, write
+
+CELLS = 60
+
+
+def noisy(
+    path: Path,
+    seed: int,
+    *,
+    speed: float = 1.0,
+    slower: dict[int, float] | None = None,
+    **more: str,
+) -> Path:
+    """Write cells whose rounds vary by 5 %; a card's speed is everyone's, `slower` ours alone."""
+    g = np.random.default_rng(seed)
+    records: list[dict[str, Any]] = []
+    for s in range(CELLS):
+        for way, ms in (("ours", 1.0 * (slower or {}).get(s, 1.0)), ("Flex", 2.0)):
+            times = speed * ms * np.exp(0.05 * g.standard_normal(20))
+            records.append(record("a.py::bench_b", way, times.tolist(), s=s))
+    return write(path, records, [stamp(**more)])
+
+
+def test_nothing_moves_between_runs_of_the_same_on_a_slower_card(tmp_path: Path) -> None:
+    named = 0
+    for seed in range(10):
+        old = noisy(tmp_path / "old.json", seed)
+        new = noisy(tmp_path / "new.json", 100 + seed, speed=1.4)
+        found = compare(read_file(old), read_file(new), least=0.0)
+        assert len(found.moves) == CELLS
+        named += sum(move.moved for move in found.moves)
+    assert named <= 2  # of 600: by chance in one comparison of twenty
+
+
+def test_what_moved_is_named_and_decides_the_status(tmp_path: Path, capsys: Any) -> None:
+    old = noisy(tmp_path / "old.json", 0)
+    new = noisy(tmp_path / "new.json", 1, speed=0.7, slower={3: 1.5, 4: 0.6})
+    found = compare(read_file(old), read_file(new))
+    moved = {move.name: move.worse for move in found.moves if move.moved}
+    assert moved == {"a.py::bench_b 3 / Flex": True, "a.py::bench_b 4 / Flex": False}
+    assert found.moves[0].name.endswith("3 / Flex") and found.worse
+    assert main(["report", "--compare", str(old), str(new)]) == 3
+    printed = capsys.readouterr().out
+    assert "1 worse, 1 better, 58 within noise." in printed
+    assert main(["report", "--compare", str(old), str(old)]) == 0
+
+
+def test_noise_is_that_of_the_rounds(tmp_path: Path) -> None:
+    """The same shift of 12 % is seen in calm rounds and not in wild ones."""
+    for spread, expected in ((0.002, True), (0.3, False)):
+        files = []
+        for name, factor in (("old", 1.0), ("new", 1.12)):
+            calm = [factor * (1 + spread * x) for x in (-1, -0.5, 0, 0.5, 1)]
+            records = [
+                record("a.py::bench_b", "ours", calm, s=1),
+                record(
+                    "a.py::bench_b", "Flex", [1 + spread * x for x in (-1, -0.5, 0, 0.5, 1)], s=1
+                ),
+            ]
+            files.append(read_file(write(tmp_path / f"{name}.json", records)))
+        (move,) = compare(*files).moves
+        assert move.moved is expected and move.after / move.before == pytest.approx(1 / 1.12)
+
+
+def test_what_all_peers_scatter_by_between_runs_is_noise(tmp_path: Path) -> None:
+    """Calm rounds, but every time of the new run is off by 10 %: nothing is named, 4x is."""
+    g, files = np.random.default_rng(0), []
+    for name, scatter in (("old", 0.0), ("new", 0.1)):
+        records = [
+            record(
+                "a.py::bench_b", way, [ms * float(np.exp(scatter * g.standard_normal()))] * 9, s=s
+            )
+            for s in range(CELLS)
+            for way, ms in (("ours", 4.0 if (name, s) == ("new", 5) else 1.0), ("Flex", 2.0))
+        ]
+        files.append(read_file(write(tmp_path / f"{name}.json", records)))
+    assert [move.name for move in compare(*files).moves if move.moved] == ["a.py::bench_b 5 / Flex"]
+
+
+def test_least_is_not_worth_a_look(tmp_path: Path) -> None:
+    files = [
+        read_file(
+            write(
+                tmp_path / f"{name}.json",
+                [record("a.py::bench_b", way, [ms] * 5, s=1) for way, ms in times],
+            )
+        )
+        for name, times in (
+            ("old", (("ours", 1.0), ("Flex", 2.0))),
+            ("new", (("ours", 1.02), ("Flex", 2.0))),
+        )
+    ]
+    assert not compare(*files).worse
+    assert compare(*files, least=0.01).worse
+    with pytest.raises(ArgumentError, match="least"):
+        compare(*files, least=-1)
+
+
+def test_what_is_gone_and_what_else_differs_is_said(tmp_path: Path) -> None:
+    old = noisy(tmp_path / "old.json", 0, torch="2.10")
+    alone = [record("a.py::bench_b", "ours", [1.0], s=1)]
+    with pytest.raises(ArgumentError, match="no ratio to a peer"):
+        compare(read_file(old), read_file(write(tmp_path / "alone.json", alone)))
+    records = [record("a.py::bench_b", way, [1.0], s=1) for way in ("ours", "Flex")]
+    new = write(tmp_path / "new.json", records, [stamp(gpu="Another", torch="2.11")])
+    text = compare(read_file(old), read_file(new)).table.text
+    assert "No longer measured: a.py::bench_b 0 / Flex" in text
+    assert "The machine differs: A GPU before, Another now." in text
+    assert "Other versions: torch." in text
