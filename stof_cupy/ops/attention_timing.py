@@ -44,7 +44,7 @@ def graph_us(run: Callable[[], None], *, repeat: int = 7) -> float:
             launch()
             event.record()
         events[-1].synchronize()
-        return 1e3 * min(map(cupy.cuda.get_elapsed_time, events, events[1:]))
+        return 1e3 * float(min(map(cupy.cuda.get_elapsed_time, events, events[1:])))
 
     cupy.cuda.Device().synchronize()  # for what other streams have yet to write
     with cupy.cuda.Stream(non_blocking=True) as stream:
