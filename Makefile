@@ -62,7 +62,7 @@ demo: $(VENV)/run.stamp
 	$(BIN)/stof-cupy demo
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 # Also on the large checkpoints, which are fetched first and stay in the cache: 240 MB.
 test-models: $(VENV)/dev.stamp
