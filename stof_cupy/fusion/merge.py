@@ -70,9 +70,10 @@ def merge_products(graph: Graph) -> Graph:
             if plain and constant_bias and whole and _takes_strides(node, readers):
                 groups.setdefault((x, node.attrs, bias is None), []).append(node)
     found: dict[Node, Replacement] = {}
+    stacks = _Stacks(graph)
     for group in groups.values():
         if len(group) > 1:
-            found |= _merged(graph, group)
+            found |= _merged(stacks, group)
     return substitute(lambda node, uses: found.get(node), graph)
 
 
@@ -100,10 +101,10 @@ def _passes_on(node: Node) -> bool:
     return node.kind == "view" or node.op in PASSED_ON
 
 
-def _merged(graph: Graph, group: Sequence[Node]) -> dict[Node, Replacement]:
+def _merged(stacks: _Stacks, group: Sequence[Node]) -> dict[Node, Replacement]:
     """Return for each product of `group` the columns of the one that stands for all."""
     first = group[0]
-    stacked = [_stacked(graph, [node.inputs[place] for node in group]) for place in (1, 2)]
+    stacked = [stacks.of([node.inputs[place] for node in group]) for place in (1, 2)]
     stops = np.cumsum([node.shape[-1] for node in group]).tolist()
 
     def part(start: int, stop: int) -> Replacement:
@@ -118,12 +119,23 @@ def _merged(graph: Graph, group: Sequence[Node]) -> dict[Node, Replacement]:
     return {node: part(*span) for node, span in zip(group, spans, strict=True)}
 
 
-def _stacked(graph: Graph, parts: Iterable[Node | None]) -> tuple[str, NDArray[Any]] | None:
-    """Return name and array of constants one after another; None if they are absent."""
-    names = [node.name for node in parts if node is not None]
-    if not names:
-        return None
-    return "+".join(names), np.concatenate([graph.constants[name] for name in names])
+class _Stacks:
+    """Constants one after another; each stack is made once, as layers may share equal biases."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._made: dict[str, NDArray[Any]] = {}
+
+    def of(self, parts: Iterable[Node | None]) -> tuple[str, NDArray[Any]] | None:
+        """Return name and array; None if the constants are absent."""
+        names = [node.name for node in parts if node is not None]
+        if not names:
+            return None
+        name = "+".join(names)
+        if name not in self._made:
+            arrays = [self._graph.constants[each] for each in names]
+            self._made[name] = np.concatenate(arrays)
+        return name, self._made[name]
 
 
 def gate_products(graph: Graph) -> Graph:
@@ -135,6 +147,8 @@ def gate_products(graph: Graph) -> Graph:
         Left as it is.
     """
 
+    stacks = _Stacks(graph)
+
     def match(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
         first, second = node.inputs if node.op == "gated" else (None, None)
         if first is None or second is None or first is second:
@@ -145,7 +159,7 @@ def gate_products(graph: Graph) -> Graph:
         alike = {(each.inputs[0], each.inputs[2] is None, each.shape) for each in both}
         if len(alike) > 1:
             return None
-        stacked = [_stacked(graph, [each.inputs[place] for each in both]) for place in (1, 2)]
+        stacked = [stacks.of(each.inputs[place] for each in both) for place in (1, 2)]
         activation = dict(node.attrs)["activation"]
 
         def build(result: Graph, new: tuple[Node | None, ...]) -> Node:

@@ -241,6 +241,11 @@ class Program:
         """Whether runs of equal shapes are recorded."""
         return self._recordings is not None
 
+    @property
+    def recorded(self) -> int:
+        """How many recorded runs are kept."""
+        return 0 if self._recordings is None else len(self._recordings)
+
     def _writes(self, inputs: Mapping[str, Any]) -> bool:
         """Whether a run writes to an array that it is given: then it cannot be run on a copy."""
         return any(inputs.get(name) is not None for name in self._caches)
