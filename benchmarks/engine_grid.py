@@ -4,7 +4,8 @@
     python benchmarks/engine_grid.py --out results.jsonl --cells bert-base:8x512:longformer ...
     python benchmarks/engine_grid.py --out results.jsonl --next 4     of the grid, what is not there
     python benchmarks/engine_grid.py --out results.jsonl --table
-    python benchmarks/engine_grid.py --out /tmp/x --device cpu --cells vit-b:1x128:sliding    a rehearsal
+
+``--device cpu --cells vit-b:1x128:sliding --ways ours,eager`` tries this program without a GPU.
 
 A cell is ours and all peers in one process: about two minutes, of which compiling the peers takes
 nearly all (``--ways ours`` takes seconds, ``--ways ours,eager,flex`` one). Each cell is a line that
@@ -43,7 +44,9 @@ def main() -> None:
     parser.add_argument("--next", type=int, default=0, help="so many of the grid that lack a way")
     parser.add_argument("--ways", default=",".join(WAYS), help="default: all")
     parser.add_argument("--tune", default="fast", help="of ours: off, fast or full")
-    parser.add_argument("--budget", type=float, default=1e9, help="no cell begins after it, seconds")
+    parser.add_argument(
+        "--budget", type=float, default=1e9, help="no cell begins after it, seconds"
+    )
     parser.add_argument("--commit", default="", help="what is measured, for the file")
     parser.add_argument("--device", default="cuda", help="cpu: to try this program, not to measure")
     parser.add_argument("--table", action="store_true", help="show the file")

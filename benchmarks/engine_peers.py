@@ -13,7 +13,7 @@ import engine_stacks as stacks
 import torch
 from engine_stacks import EPS, Cell, Stack
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 Attend = Callable[[Any, Any, Any], Any]
 WAYS = ("eager", "compiled", "flex")
@@ -38,7 +38,7 @@ def sdpa(cell: Cell, device: str) -> Attend:
         how["is_causal"] = True
     elif (dense := stacks.dense(cell)) is not None:
         how["attn_mask"] = torch.from_numpy(dense).to(device)
-    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **how)
+    return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, **how)
 
 
 def flex(cell: Cell, device: str) -> Attend:
@@ -102,8 +102,8 @@ class Layer(nn.Module):
         """Return what is added by the MLP."""
         if self.stack.rotary:
             gate, up = self.up(x).chunk(2, dim=-1)
-            return self.down(F.silu(gate) * up)
-        return self.down(F.gelu(self.up(x), approximate=self.stack.gelu))
+            return self.down(functional.silu(gate) * up)
+        return self.down(functional.gelu(self.up(x), approximate=self.stack.gelu))
 
 
 def turned(x: Any, cos: Any, sin: Any) -> Any:

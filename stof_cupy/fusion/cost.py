@@ -34,6 +34,8 @@ class Machine:
         Bytes that stay in the cache from one operator to the next.
     launch : float
         Seconds that a call costs before it does anything.
+    facts : DeviceFacts or None
+        Of the GPU, for models that know more than rates.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Machine:
     cache_bytes: float
     cache_size: int
     launch: float
+    facts: DeviceFacts | None = None
 
 
 NUMPY = Machine("numpy", 8e10, 2e9, 8e9, 3e10, 1 << 20, 4e-6)
@@ -63,6 +66,7 @@ def machine_of(facts: DeviceFacts | None) -> Machine:
         rate.l2_bytes * 1e6 * Constants().l2,
         facts.l2_bytes // 2,
         2.5e-6,
+        facts,
     )
 
 

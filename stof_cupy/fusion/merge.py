@@ -146,7 +146,6 @@ def gate_products(graph: Graph) -> Graph:
     graph : Graph
         Left as it is.
     """
-
     stacks = _Stacks(graph)
 
     def match(node: Node, uses: Mapping[Node, int]) -> Replacement | None:

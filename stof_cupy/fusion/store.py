@@ -21,6 +21,7 @@ from typing import Any
 from stof_cupy import __version__, env
 from stof_cupy.errors import StofError, StofWarning
 from stof_cupy.fusion.kernels import KERNELS, Setting
+from stof_cupy.fusion.products import CHOICES
 from stof_cupy.fusion.scheme import Scheme
 
 __all__ = ["Found", "SchemeStore", "shapes_class", "versions"]
@@ -43,6 +44,7 @@ def versions() -> dict[str, Any]:
         "schema": _SCHEMA,
         "stof_cupy": __version__,
         "kernels": [kernel.name for kernel in KERNELS],
+        "choices": hashlib.sha256(repr(CHOICES).encode()).hexdigest()[:16],
     }
 
 

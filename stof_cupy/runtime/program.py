@@ -302,4 +302,5 @@ class Program:
                 store=options.store or SchemeStore() if tunes else None,
                 watch=options.watch,
             )
+            site.compile(tuned.lowered)
             return Ready.of(tuned, site)
