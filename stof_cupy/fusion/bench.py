@@ -91,10 +91,11 @@ class Site:
         Not where masks are built by a run: those keep what kernels made of them.
         """
         given = (each for each in self.inputs.values() if each is not None)
-        if self.machine.facts is None or not all(map(_is_of_the_host, given)):
+        facts = self.machine.facts
+        if facts is None or self.device is None or not all(map(_is_of_the_host, given)):
             return
         specs = [spec for each in graphs for spec in self.kernels(each)]
-        compile_ahead(specs, self.machine.facts.arch)
+        compile_ahead(specs, facts.arch)
 
     def _run_of(self, lowered: Lowered) -> Callable[[], Any]:
         executor = Executor(
