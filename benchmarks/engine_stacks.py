@@ -7,10 +7,10 @@ who run them.
 from __future__ import annotations
 
 import itertools
-import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -120,15 +120,21 @@ ANCHORS = [
 # ---------------------------------------------------------------- weights
 
 
+_BLOCK = 2**22 + 77  # numbers that are drawn
+
+
 def weights(stack: Stack, dtype: str = "bfloat16") -> dict[str, Any]:
     """Return all weights by name, matrices ``(rows, columns)``, activations keeping their size."""
-    block = np.random.default_rng(0).standard_normal(2**22 + 77, np.float32)
+    block = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
+
+    @cache
+    def scaled(mean: float, deviation: float) -> Any:
+        return np.resize((mean + deviation * block).astype(as_dtype(dtype)), 2 * _BLOCK)
 
     def drawn(name: str, shape: tuple[int, ...], mean: float, deviation: float) -> Any:
         # A billion draws take a minute: windows of one block do as well.
-        first, size = zlib.crc32(name.encode()), min(math.prod(shape), len(block))
-        window = block.take(np.arange(first, first + size), mode="wrap")
-        return np.resize((mean + deviation * window).astype(as_dtype(dtype)), shape)
+        first = zlib.crc32(name.encode()) % _BLOCK
+        return np.resize(scaled(mean, deviation)[first : first + _BLOCK], shape)
 
     shapes: dict[str, tuple[tuple[int, ...], float, float]] = {}
     for i in range(stack.layers):
@@ -258,9 +264,9 @@ class _Layer:
         return self.norm(f"{i}.norm2", self.g.add(self.mlp(i, x), x))
 
     def constant(self, name: str, part: slice = slice(None)) -> Node:
-        whole = part == slice(None)
-        shown = name if whole else f"{name}[{part.start}:{part.stop}]"
-        return self.g.constant(shown, self.arrays[name] if whole else self.arrays[name][part])
+        if part == slice(None):
+            return self.g.constant(name, self.arrays[name])
+        return self.g.constant(f"{name}[{part.start}:{part.stop}]", self.arrays[name][part])
 
     def linear(self, name: str, x: Node, part: slice = slice(None)) -> Node:
         y = self.g.gemm(x, self.constant(f"{name}.weight", part))
@@ -291,9 +297,6 @@ class _Layer:
         s, g = self.stack, self.g
         if not s.rotary:
             return self.linear(f"{i}.down", g.gelu(self.linear(f"{i}.up", x), approximate=s.gelu))
-        gate, up = (self.linear(f"{i}.up", x, part) for part in _halves(s.inner))
+        halves = slice(0, s.inner), slice(s.inner, 2 * s.inner)
+        gate, up = (self.linear(f"{i}.up", x, half) for half in halves)
         return self.linear(f"{i}.down", g.gated(gate, up, activation="silu"))
-
-
-def _halves(size: int) -> tuple[slice, slice]:
-    return slice(0, size), slice(size, 2 * size)

@@ -134,8 +134,32 @@ class _Stacks:
         name = "+".join(names)
         if name not in self._made:
             arrays = [self._graph.constants[each] for each in names]
-            self._made[name] = np.concatenate(arrays)
+            joined = _as_they_lie(arrays)
+            self._made[name] = np.concatenate(arrays) if joined is None else joined
         return name, self._made[name]
+
+
+def _as_they_lie(arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+    """Return arrays one after another as a view, where they are parts of one that lie so.
+
+    Checkpoints have the projections to queries, keys and values in one matrix, too.
+    """
+    first, rows = arrays[0], 0
+    for each in arrays:
+        step = each.strides[0]
+        alike = (each.dtype, each.strides, each.shape[1:]) == (
+            first.dtype, first.strides, first.shape[1:]
+        ) and _owner(each) is _owner(first)  # fmt: skip
+        if not alike or each.ctypes.data != first.ctypes.data + rows * step:
+            return None
+        rows += each.shape[0]
+    return np.lib.stride_tricks.as_strided(first, (rows, *first.shape[1:]), writeable=False)
+
+
+def _owner(array: Any) -> Any:
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array
 
 
 def gate_products(graph: Graph) -> Graph:

@@ -303,3 +303,24 @@ def test_layers_may_share_constants_that_are_merged() -> None:
     given = {"x": np.random.default_rng(0).standard_normal((2, 3, 8))}
     want = meaning.evaluate(g, given)["y"]
     np.testing.assert_allclose(meaning.evaluate(made, given)["y"], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_parts_of_one_array_are_merged_where_they_lie(turned: bool) -> None:
+    whole = rng().standard_normal((8, 24)).T if turned else rng().standard_normal((24, 8))
+
+    def merged(parts: list[Any]) -> Any:
+        g = Graph("parts")
+        x = g.input("x", ("batch", "seq", 8), "float")
+        named = [g.constant(f"w{i}", part) for i, part in enumerate(parts)]
+        g.output("y", g.attention(*(g.split_heads(g.gemm(x, w), heads=2) for w in named)))
+        (array,) = structured(g).constants.values()
+        return array
+
+    parts = [whole[i : i + 8] for i in (0, 8, 16)]
+    assert np.shares_memory(merged(parts), whole)
+    np.testing.assert_array_equal(merged(parts), whole)
+    for other in (parts[::-1], [parts[0], parts[2], parts[1]], [parts[0].copy(), *parts[1:]]):
+        array = merged(other)
+        assert not np.shares_memory(array, whole)
+        np.testing.assert_array_equal(array, np.concatenate(other))
