@@ -121,6 +121,7 @@ ANCHORS = [
 
 
 _BLOCK = 2**22 + 77  # numbers that are drawn
+Rule = Callable[[Any, Any], Any]
 
 
 def weights(stack: Stack, dtype: str = "bfloat16") -> dict[str, Any]:
@@ -170,8 +171,6 @@ def frequencies(stack: Stack) -> Any:
 
 # ---------------------------------------------------------------- masks
 
-Rule = Callable[[Any, Any], Any]
-
 
 def reach(seq: int) -> tuple[int, int]:
     """Return the window and the global tokens of the reference's masks."""
@@ -208,8 +207,7 @@ def rule(cell: Cell, blocks: Any) -> Rule | None:
 
 def pattern(cell: Cell) -> Any:
     """Return the mask as ours, lowered; None: everyone sees everyone."""
-    window, tokens = reach(cell.seq)
-    s = cell.seq
+    (window, tokens), s = reach(cell.seq), cell.seq
     made: Any = {
         "full": lambda: None,
         "sliding": lambda: masks.sliding_window(s, window=window),
