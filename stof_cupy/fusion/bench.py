@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import StofError
+from stof_cupy.fusion import products
 from stof_cupy.fusion.chain import Chain
-from stof_cupy.fusion.cost import Machine
+from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
 from stof_cupy.fusion.ledger import Span
 from stof_cupy.fusion.lower import Lowered, fused_by, lower_one
@@ -85,17 +86,40 @@ class Site:
                 return []  # what is wrong is said when it is run
         return list(wanted)
 
-    def compile(self, *graphs: Lowered) -> None:
+    def compile(self, *graphs: Lowered, lengths: bool = False) -> None:
         """Compile what graphs ask for, several kernels at a time; without a GPU there is nothing.
 
         Not where masks are built by a run: those keep what kernels made of them.
+
+        Parameters
+        ----------
+        *graphs : Lowered
+        lengths : bool
+            Whether to compile what is asked for at other lengths of the class, too: by products,
+            and by attention where there is no mask, which would be of one length.
         """
         given = (each for each in self.inputs.values() if each is not None)
         facts = self.machine.facts
         if facts is None or self.device is None or not all(map(_is_of_the_host, given)):
             return
         specs = [spec for each in graphs for spec in self.kernels(each)]
+        if lengths:
+            for node in (node for each in graphs for node in each.left_to_the_model()):
+                specs += products.kernels(node, self.sizes, self.dtype, facts)
+            if not any(isinstance(each, BsrMask | MaskStack) for each in self.inputs.values()):
+                specs += self._attention(graphs)
         compile_ahead(specs, facts.arch)
+
+    def _attention(self, graphs: Iterable[Lowered]) -> Iterator[KernelSpec]:
+        """Yield what each distinct attention asks for at some lengths of the class."""
+        most = shapes_class(self.sizes).get("seq", 0)
+        for chain in (Chain(each.graph) for each in graphs):
+            places = (at for at, node in enumerate(chain.ops) if node.op == "attention")
+            for at in {chain.digest(at, at + 1): at for at in places}.values():
+                alone = Lowered(lower_one(chain, at, at + 1)[0], ())
+                for seq in range(most, most // 2, -max(most // 16, 1)):
+                    named = {dim: seq for dim in ("seq", "keys") if dim in self.sizes}
+                    yield from replace(self, sizes={**self.sizes, **named}).kernels(alone)
 
     def _run_of(self, lowered: Lowered) -> Callable[[], Any]:
         executor = Executor(
@@ -112,7 +136,9 @@ class Site:
 
 def _is_of_the_host(given: Any) -> bool:
     """Whether an input is a mask that the host has lowered, or an array of lengths."""
-    return isinstance(given, BsrMask | MaskStack) or given.dtype.kind in "iu"
+    if isinstance(given, BsrMask | MaskStack):
+        return True
+    return getattr(getattr(given, "dtype", None), "kind", "") in ("i", "u")
 
 
 def wall_clock(run: Callable[[], Any], *, least: int = 3, enough: float = 0.05) -> float:

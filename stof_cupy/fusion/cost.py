@@ -16,7 +16,7 @@ from stof_cupy.graph.memory import bound
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops.attention_constants import Constants, speeds
 
-__all__ = ["NUMPY", "Machine", "Work", "machine_of", "seconds", "work"]
+__all__ = ["NUMPY", "Machine", "Work", "machine_of", "seconds", "shapes_class", "work"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,17 @@ def machine_of(facts: DeviceFacts | None) -> Machine:
         2.5e-6,
         facts,
     )
+
+
+def shapes_class(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes rounded up, so that near ones share what was found: to a power of two.
+
+    Examples
+    --------
+    >>> shapes_class({"batch": 3, "seq": 129})
+    {'batch': 4, 'seq': 256}
+    """
+    return {name: 1 << max(size - 1, 0).bit_length() for name, size in sorted(sizes.items())}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.fusion import products
 from stof_cupy.fusion.attention import attention_of
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
@@ -33,6 +34,15 @@ class Lowered:
 
     graph: Graph
     fused: tuple[Fused, ...]
+
+    def left_to_the_model(self) -> list[Node]:
+        """Return products whose kernel is chosen anew for each size."""
+        chosen = {each.nodes[0] for each in self.fused if len(each.nodes) == 1}
+        return [
+            node
+            for node in self.graph.nodes()
+            if products.is_product([node]) and node not in chosen
+        ]
 
 
 class _Within(Mapping[Node, int]):

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from stof_cupy.fusion.cost import Machine
+from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.graph import Node
 from stof_cupy.graph.memory import bound
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
+from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
+from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
-__all__ = ["CHOICES", "build", "is_product", "predicted", "settings"]
+__all__ = ["CHOICES", "build", "is_product", "kernels", "predicted", "settings"]
 
 Array: TypeAlias = Any
 Setting: TypeAlias = "tuple[tuple[str, int], ...]"
@@ -89,13 +92,41 @@ def _problem(node: Node, sizes: Mapping[str, int]) -> Problem:
     return Problem("bfloat16", rows, bound(node.shape[-1:], sizes)[0], depth, kind)
 
 
+def kernels(
+    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    """Return what the model chooses for a product at some lengths of the class of `sizes`.
+
+    So that all of them are compiled when the class is first met, and none at another length of it.
+    """
+    found: dict[KernelSpec, None] = {}
+    most = shapes_class(sizes).get("seq", 0)
+    for seq in range(most, most // 2, -max(most // (2 * _LENGTHS), 1)):
+        problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
+        if problem.m:
+            choice = gemm_model.choose(problem, _layout(problem), facts)
+            if isinstance(choice, gemm_sm80.Config):
+                found[choice.spec(problem)] = None
+            else:
+                found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
+    return found
+
+
+_LENGTHS = 32
+"""Lengths of a class that are looked at."""
+
+
+def _layout(problem: Problem) -> gemm_sm90.Layout | None:
+    """Return how operands lie: weights as the executor uploads them, the others like them."""
+    return gemm_sm90.Layout() if problem.k % 8 == 0 else None
+
+
 @lru_cache(maxsize=256)
 def _estimates(problem: Problem, facts: DeviceFacts) -> Mapping[Setting, float]:
-    """Return seconds by setting, the least first, as weights lie when the executor uploads them."""
+    """Return seconds by setting, the least first."""
     if not problem.m:
         return {}
-    layout = gemm_sm90.Layout() if problem.k % 8 == 0 else None
-    every = gemm_model.explain(problem, layout, facts)
+    every = gemm_model.explain(problem, _layout(problem), facts)
     return {_setting(each.choice): each.us * 1e-6 for each in every}
 
 

@@ -10,11 +10,8 @@ from typing import Any, TypeAlias
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import structured
-from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
-from stof_cupy.fusion.cost import machine_of
+from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.report import Report
-from stof_cupy.fusion.store import SchemeStore, shapes_class
-from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
@@ -260,8 +257,10 @@ class Program:
         """Return what runs such inputs, made when their class of shapes is first met."""
         sizes = sizes_of(self.graph, inputs)
         # Caches grow by a token a run: no class of shapes is worth a search.
-        tunes = self.options.tune != "off" and not self._writes(inputs)
-        key = tuple(shapes_class(sizes).values()) if tunes else ()
+        classed = (self.options.tune != "off" or self.device is not None) and not self._writes(
+            inputs
+        )
+        key = tuple(shapes_class(sizes).values()) if classed else ()
         with self._lock:
             if self._closed:
                 raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
@@ -269,38 +268,8 @@ class Program:
             if ready is None:
                 missing = set(self.graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
-                ready = self._ready[key] = self._made(known, inputs, tunes)
+                where = (self.backend, self.dtype, self.device, self._uploads)
+                with on_device(self.device):
+                    ready = Ready.made(self.graph, known, inputs, self.options, *where, classed)
+                self._ready[key] = ready
             return ready
-
-    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any], tunes: bool) -> Ready:
-        facts = None
-        if self.device is not None:
-            from stof_cupy.jit import device
-
-            facts = device.facts(self.device)
-        given = {
-            name: inputs.get(name)
-            for name, node in self.graph.inputs.items()
-            if node.dtype in ("mask", "lengths")
-        }
-        options = self.options
-        stopwatch: Stopwatch | None = None
-        if self.device is not None:
-            stopwatch = CudaRecorder(self.device).seconds
-        elif options.tune == "full":
-            stopwatch = wall_clock
-        machine = machine_of(facts)
-        site = Site(
-            self.backend, self.dtype, self.device, machine, sizes, stopwatch, given, self._uploads
-        )
-        with on_device(self.device):
-            tuned = tune(
-                self.graph,
-                site,
-                options.tune if tunes else "off",
-                seconds=options.tune_seconds,
-                store=options.store or SchemeStore() if tunes else None,
-                watch=options.watch,
-            )
-            site.compile(tuned.lowered)
-            return Ready.of(tuned, site)

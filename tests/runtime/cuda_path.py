@@ -97,9 +97,33 @@ def program(masked: bool) -> dict[str, Any]:
     return {"runs": runs, "warnings": []}
 
 
+def lengths() -> dict[str, list[str]]:
+    """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+    from stof_cupy.fusion import bench
+
+    ahead: list[str] = []
+    bench.compile_ahead = lambda specs, arch: ahead.extend(  # type: ignore[assignment]
+        spec.name for spec in specs
+    )
+    wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
+    config = {**BERT, **wide, "intermediate_size": 3072}
+    weights = models.random_weights(config)
+    engine = TransformerEngine(weights, config=config, backend="cuda", dtype="bfloat16")
+    x = cupy.asarray(np.zeros((8, 512), np.int64))
+    fake_cuda.LOG.clear()
+    for seq in (300, *np.random.default_rng(0).integers(257, 513, 40).tolist()):
+        engine.run(x[:, :seq])
+    launched = {name for kind, name in fake_cuda.LOG if kind == "launch"}
+    return {"ahead": sorted(set(ahead)), "launched": sorted(launched)}
+
+
 if __name__ == "__main__":
     os.environ["STOF_CACHE_DIR"] = sys.argv[1]
     fake_cuda.install(H100)
-    found = {name: told(*case) for name, case in CASES.items()}
+    found: dict[str, Any] = {name: told(*case) for name, case in CASES.items()}
     found |= {"block": program(False), "block, causal": program(True)}
+    found["lengths"] = lengths()
     print(json.dumps(found))

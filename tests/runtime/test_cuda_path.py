@@ -72,3 +72,9 @@ def test_epilogues_are_fused(told: dict[str, Any]) -> None:
     assert "bias_gelu_tanh " in names["gpt2"] and "silu_gate " in names["llama"]
     for each in ("add_", "gelu_bf16", "gated_"):
         assert f" {each}" not in names["bert"] + names["llama"]
+
+
+def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(told: dict[str, Any]) -> None:
+    ahead, launched = (set(told["lengths"][name]) for name in ("ahead", "launched"))
+    assert len(launched) > 6  # several kernels for one product
+    assert launched <= ahead
