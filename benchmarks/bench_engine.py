@@ -1,7 +1,11 @@
-"""How long does a real sentence model take through the whole system, and through transformers?
+"""How long do whole models take through the engine, and through others?
 
     make bench                                              NumPy, and CUDA where there is a GPU
     pytest benchmarks/bench_engine.py -m gpu --benchmark-json=out.json
+    python benchmarks/bench_engine.py --out results.jsonl --cells anchors
+
+The last one is engine_grid.py: layer stacks beside torch.compile, which takes minutes a cell. Here
+it is a real sentence model, beside transformers.
 
 The model is all-MiniLM-L6-v2 with random token ids, which lie where the model runs, as its result
 does; a timed call waits for it. Where torch and transformers are installed, ``BertModel`` with SDPA
@@ -188,3 +192,9 @@ def bench_first_result(benchmark: Any, backend: str, tune: str, tmp_path: Any) -
     benchmark.pedantic(first, rounds=4)
     times = benchmark.stats.stats.data
     benchmark.extra_info |= {"first_s": times[0], "again_s": float(np.median(times[1:]))}
+
+
+if __name__ == "__main__":
+    from engine_grid import main
+
+    main()
