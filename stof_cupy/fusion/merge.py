@@ -18,7 +18,15 @@ from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Replacement, substitute
 
-__all__ = ["STRIDED", "gate_products", "gemm_of_matmul", "merge_products", "scale_into_weights"]
+__all__ = [
+    "STRIDED",
+    "gate_products",
+    "gemm_of_matmul",
+    "merge_products",
+    "readers_of",
+    "scale_into_weights",
+    "takes_strides",
+]
 
 STRIDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -60,14 +68,14 @@ def merge_products(graph: Graph) -> Graph:
     ...
     """
     groups: dict[Any, list[Node]] = {}
-    readers = _readers(graph)
+    readers = readers_of(graph)
     for node in graph.nodes():
         if node.op == "gemm":
             x, w, bias, residual = node.inputs
             plain = w is not None and w.op == "constant" and residual is None
             constant_bias = bias is None or bias.op == "constant"
             whole = not dict(node.attrs)["gated"]  # whose halves belong together
-            if plain and constant_bias and whole and _takes_strides(node, readers):
+            if plain and constant_bias and whole and takes_strides(node, readers):
                 groups.setdefault((x, node.attrs, bias is None), []).append(node)
     found: dict[Node, Replacement] = {}
     stacks = _Stacks(graph)
@@ -77,7 +85,8 @@ def merge_products(graph: Graph) -> Graph:
     return substitute(lambda node, uses: found.get(node), graph)
 
 
-def _readers(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
+def readers_of(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
+    """Return who reads each node, and by which port."""
     readers: dict[Node, list[tuple[Node, str]]] = {}
     for node in graph.nodes():
         ports = OPS[node.op].ports if node.op in OPS else ()
@@ -89,10 +98,10 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
     return readers
 
 
-def _takes_strides(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
+def takes_strides(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
     """Whether all that reads `node` takes any strides."""
     return node in readers and all(
-        port in STRIDED.get(user.op, ()) and (not _passes_on(user) or _takes_strides(user, readers))
+        port in STRIDED.get(user.op, ()) and (not _passes_on(user) or takes_strides(user, readers))
         for user, port in readers[node]
     )
 
