@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of results, appended to")
     parser.add_argument("--cells", nargs="+", default=[], help="names, or 'anchors' or 'grid'")
     parser.add_argument("--next", type=int, default=0, help="so many of the grid that lack a way")
-    parser.add_argument("--ways", default=",".join(WAYS), help="default: all")
+    parser.add_argument("--ways", default=",".join(WAYS), help="and flex-v, see engine_peers.py")
     parser.add_argument("--tune", default="fast", help="of ours: off, fast or full")
     parser.add_argument(
         "--budget", type=float, default=1e9, help="no cell begins after it, seconds"
@@ -269,10 +269,7 @@ def machine(where: str) -> dict[str, Any]:
 
 def _row(line: dict[str, Any]) -> str:
     parts = []
-    for way in WAYS:
-        found = line["ways"].get(way)
-        if found is None:
-            continue
+    for way, found in line["ways"].items():
         shown = f"{found['p50_ms']:8.3f}" if "p50_ms" in found else f"  ({found['failed'][:60]})"
         parts.append(f"{way} {shown}")
     ratio = best_over_ours(line)
@@ -283,7 +280,7 @@ def _row(line: dict[str, Any]) -> str:
 def best_over_ours(line: dict[str, Any]) -> float | None:
     """Return the best time of torch.compile over ours, or None where one is missing."""
     times = {way: found.get("p50_ms") for way, found in line["ways"].items()}
-    compiled = [t for t in (times.get("compiled"), times.get("flex")) if t]
+    compiled = [t for t in (times.get(way) for way in ("compiled", "flex", "flex-v")) if t]
     mine = times.get("ours")
     return min(compiled) / mine if compiled and mine else None
 

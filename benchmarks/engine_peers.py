@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn import functional
 
 Attend = Callable[[Any, Any, Any], Any]
-WAYS = ("eager", "compiled", "flex")
 
 
 def tensor(array: Any, device: str, dtype: Any = None) -> Any:
@@ -144,14 +143,18 @@ def model(cell: Cell, way: str, weights: dict[str, Any], dtype: Any) -> Callable
     Parameters
     ----------
     cell : Cell
-    way : {"eager", "compiled", "flex"}
-        SDPA; SDPA and ``torch.compile(mode="max-autotune")``; FlexAttention and that.
+    way : {"eager", "compiled", "flex", "flex-v"}
+        SDPA; SDPA and ``torch.compile(mode="max-autotune")``; FlexAttention and that, of values
+        that are copied first: compiled for a CPU, torch 2.13 reads strided ones wrongly.
     weights : dict of tensors
     dtype : torch.dtype
         Of the weights.
     """
     device = next(iter(weights.values())).device.type
-    attend = flex(cell, device) if way == "flex" else sdpa(cell, device)
+    attend = flex(cell, device) if way.startswith("flex") else sdpa(cell, device)
+    if way == "flex-v":
+        strided = attend
+        attend = lambda q, k, v: strided(q, k, v.contiguous())  # noqa: E731
     made: Any = Model(cell, attend, weights, dtype).eval()
     if way != "eager":
         torch._dynamo.reset()
