@@ -109,10 +109,9 @@ def run(cell: Cell, ways: Iterable[str], tune: str, device: str) -> dict[str, An
         except Exception as error:  # of a peer a fact about it, of ours one about us
             line["ways"][way] = {"failed": f"{type(error).__name__}: {error}"[:300]}
         made.forget()
-    kept = line["density"] = made.density
-    stack, tokens = cell.stack, cell.batch * cell.seq
-    attention = 4.0 * tokens * cell.seq * kept * stack.hidden * stack.layers
-    line["gflop"] = (stack.gemm_flop(tokens) + attention) / 1e9
+    kept, tokens = made.density, cell.batch * cell.seq
+    attention = 4.0 * tokens * cell.seq * kept * cell.stack.hidden * cell.stack.layers
+    line |= {"density": kept, "gflop": (cell.stack.gemm_flop(tokens) + attention) / 1e9}
     line["seconds"] = round(time.perf_counter() - began, 1)
     return line
 
@@ -259,9 +258,8 @@ def machine(where: str) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     found |= {"date": time.strftime("%Y-%m-%d"), "torch_cuda": torch.version.cuda}
-    if where == "cpu":
-        return found | {"gpu": None}
-    return found | {"gpu": device.facts().name, "driver": device.facts().driver}
+    facts = None if where == "cpu" else device.facts()
+    return found | ({} if facts is None else {"gpu": facts.name, "driver": facts.driver})
 
 
 # ---------------------------------------------------------------- the table
