@@ -100,11 +100,16 @@ class Program:
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
         self._lock = threading.RLock()
+        self._making: dict[tuple[int, ...], threading.Lock] = {}
         self._closed = False
         # Makes sure that all of this can run before the first run, and puts the weights there.
-        first = Executor(
-            self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
-        )
+        hint = "use a type of fewer bytes, or another device"
+        width = 2 if backend == "cuda" else 4
+        size = sum(array.size for array in self.graph.constants.values()) * width
+        with out_of_memory(lambda: size, "the weights", hint):
+            first = Executor(
+                self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
+            )
         self.backend, self.dtype, self.device = first.backend, first.dtype, first.device
         recorder = options.recorder
         if recorder is None and self.device is not None:
@@ -262,14 +267,25 @@ class Program:
         )
         key = tuple(shapes_class(sizes).values()) if classed else ()
         with self._lock:
-            if self._closed:
-                raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
-            ready = self._ready.get(key)
+            ready = self._open(key)
+            making = self._making.setdefault(key, threading.Lock())
+        if ready is not None:
+            return ready
+        with making:  # once, and while others run what is made already
+            ready = self._open(key)
             if ready is None:
                 missing = set(self.graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
                 where = (self.backend, self.dtype, self.device, self._uploads)
                 with on_device(self.device):
                     ready = Ready.made(self.graph, known, inputs, self.options, *where, classed)
-                self._ready[key] = ready
+                with self._lock:
+                    if not self._closed:
+                        self._ready[key] = ready
             return ready
+
+    def _open(self, key: tuple[int, ...]) -> Ready | None:
+        """Return what was made for a class of shapes; refuse if the program is closed."""
+        if self._closed:
+            raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
+        return self._ready.get(key)

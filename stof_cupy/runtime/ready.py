@@ -195,13 +195,20 @@ def is_capturing(device: int | None) -> bool:
 
 
 @contextmanager
-def out_of_memory(give_up: Callable[[], int]) -> Iterator[None]:
+def out_of_memory(
+    give_up: Callable[[], int],
+    what: str = "what lies between operators",
+    hint: str = "run fewer sequences at a time",
+) -> Iterator[None]:
     """Turn any MemoryError, which CuPy's is too, into one that says how much is needed.
 
     Parameters
     ----------
     give_up : callable
         Frees what it can, and returns that number of bytes.
+    what : str
+        What they are for.
+    hint : str
 
     Raises
     ------
@@ -212,8 +219,7 @@ def out_of_memory(give_up: Callable[[], int]) -> Iterator[None]:
     except OutOfMemoryError:
         raise
     except MemoryError as error:
-        needed = f"about {give_up() / 2**20:.1f} MiB for what lies between operators"
-        hint = "run fewer sequences at a time"
+        needed = f"about {give_up() / 2**20:.1f} MiB for {what}"
         raise OutOfMemoryError(
             mismatch("run", f"too little memory ({error})", needed, hint)
         ) from error
