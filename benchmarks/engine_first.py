@@ -94,14 +94,13 @@ def first(name: str, tune: str, backend: str) -> dict[str, Any]:
     found = {"import_s": imported - start, "program_s": made - imported, "first_s": done - made}
     found |= {"result_s": done - imported}
     if backend == "cuda":
-        from stof_cupy.jit.launch import loaded
+        from stof_cupy.jit.launch import loaded, store
 
-        before = loaded()
+        found["kernels"], before = len(loaded()), len([*store().root.iterdir()])
         lengths = np.random.default_rng(0).integers(cell.seq // 2 + 1, cell.seq, LENGTHS)
         for seq in lengths.tolist():
             result(seq)
-        found["kernels"] = len(before)
-        found["more_by_lengths"] = len(loaded()) - len(before)
+        found |= {"compiled": before, "by_lengths": len([*store().root.iterdir()]) - before}
     return {key: round(value, 3) for key, value in found.items()}
 
 

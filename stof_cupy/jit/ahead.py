@@ -42,7 +42,10 @@ def compile_ahead(specs: Iterable[KernelSpec], arch: str, *, jobs: int | None = 
     if len(missing) < _WORTH_IT or count < 2 or not sys.executable:
         return 0  # compiled when they are loaded: no sooner ready elsewhere
     shares = [missing[first::count] for first in range(count)]
-    running = [_start(store.root, arch, share) for share in shares]
+    try:
+        running = [_start(store.root, arch, share) for share in shares]
+    except OSError:  # no more processes: kernels are compiled when they are loaded
+        return 0
     for process in running:
         process.wait()
     return len(missing)

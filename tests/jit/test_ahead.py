@@ -54,10 +54,11 @@ def test_few_kernels_are_left_to_whoever_loads_them(library: nvrtc.Library, jobs
     assert hits(SPECS) == [False] * 3
 
 
+@pytest.mark.parametrize("python", ["/bin/false", "/no/such/file"])
 def test_processes_that_end_at_once_do_no_harm(
-    library: nvrtc.Library, monkeypatch: pytest.MonkeyPatch
+    library: nvrtc.Library, python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead.sys, "executable", "/bin/false")
+    monkeypatch.setattr(ahead.sys, "executable", python)
     compile_ahead(SPECS, "80", jobs=2)
     assert hits(SPECS) == [False] * 3
 

@@ -97,6 +97,25 @@ def program(masked: bool) -> dict[str, Any]:
     return {"runs": runs, "warnings": []}
 
 
+def another_device() -> dict[str, Any]:
+    """Return where runs of device 1 take place, and their results lie, while 0 is current."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+
+    weights = models.random_weights(BERT)
+    engine = TransformerEngine(
+        weights, config=BERT, backend="cuda", dtype="bfloat16", device=1, cuda_graphs=True
+    )
+    with cupy.cuda.Device(1):
+        there = cupy.asarray(np.zeros((2, 64), np.int64))
+    here = cupy.asarray(np.zeros((2, 64), np.int64))
+    fake_cuda.DEVICES.clear()
+    results = [engine.run(there, mask="causal").device.id for _ in range(3)]
+    devices = sorted(fake_cuda.DEVICES)
+    return {"results": results, "devices": devices, "back": engine.run(here).device.id}
+
+
 def lengths() -> dict[str, list[str]]:
     """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
     import cupy
@@ -125,5 +144,5 @@ if __name__ == "__main__":
     fake_cuda.install(H100)
     found: dict[str, Any] = {name: told(*case) for name, case in CASES.items()}
     found |= {"block": program(False), "block, causal": program(True)}
-    found["lengths"] = lengths()
+    found |= {"another device": another_device(), "lengths": lengths()}
     print(json.dumps(found))

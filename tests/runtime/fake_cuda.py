@@ -17,6 +17,9 @@ import numpy as np
 LOG: list[tuple[str, str]] = []
 """What was asked for, in order: a kind and a name."""
 
+DEVICES: set[int] = set()
+"""On which devices."""
+
 state = types.SimpleNamespace(capturing=False, allocator=None, device=0)
 
 
@@ -26,6 +29,7 @@ class CaptureError(Exception):
 
 def note(kind: str, name: str = "") -> None:
     LOG.append((kind, name))
+    DEVICES.add(state.device)
     if state.capturing and kind in ("sync", "download", "upload", "malloc"):
         raise CaptureError(f"{kind} {name} while a stream is captured")
 
@@ -35,8 +39,8 @@ class ndarray:  # noqa: N801  # its name in CuPy
 
     __array_ufunc__ = None
 
-    def __init__(self, array: Any) -> None:
-        self.host = array
+    def __init__(self, array: Any, number: int | None = None) -> None:
+        self.host, self.number = array, state.device if number is None else number
         self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
         self.ndim, self.size, self.itemsize = array.ndim, array.size, array.itemsize
         self.nbytes, self.flags = array.nbytes, array.flags
@@ -44,7 +48,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
 
     @property
     def device(self) -> Any:
-        return Device(0)
+        return Device(self.number)
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -68,7 +72,7 @@ class ndarray:  # noqa: N801  # its name in CuPy
         picked = any(isinstance(part, ndarray | np.ndarray | list) for part in parts)
         found = self.host[_plain(key)]
         if not picked:
-            return ndarray(found) if isinstance(found, np.ndarray) else ndarray(np.asarray(found))
+            return ndarray(np.asarray(found), self.number)
         note("cupy", "take")
         return _own(found)
 
@@ -100,7 +104,7 @@ def _computed(name: str, x: ndarray, *args: Any, **how: Any) -> Any:
 
 
 def _views(name: str) -> Any:
-    return lambda self, *args, **how: ndarray(getattr(self.host, name)(*args, **how))
+    return lambda self, *args, **how: ndarray(getattr(self.host, name)(*args, **how), self.number)
 
 
 def _changed(name: str) -> Any:
@@ -121,7 +125,7 @@ for _name in (
     setattr(ndarray, _name, lambda self, *args, n=_name, **how: _computed(n, self, *args, **how))
 for _name in ("__imul__", "__iadd__"):
     setattr(ndarray, _name, _changed(_name))
-ndarray.T = property(lambda self: ndarray(self.host.T))  # type: ignore[attr-defined]
+ndarray.T = property(lambda self: ndarray(self.host.T, self.number))  # type: ignore[attr-defined]
 
 
 def _reshaped(self: ndarray, *shape: Any) -> ndarray:
@@ -129,7 +133,7 @@ def _reshaped(self: ndarray, *shape: Any) -> ndarray:
     if made.size and not np.may_share_memory(made, self.host):
         note("cupy", "reshape")
         return _own(made)
-    return ndarray(made)
+    return ndarray(made, self.number)
 
 
 ndarray.reshape = _reshaped  # type: ignore[attr-defined]
@@ -199,14 +203,17 @@ def _made_of(name: str) -> Callable[..., Any]:
 
 
 class Device:
-    def __init__(self, number: Any = 0) -> None:
-        self.id = 0 if number is None else number
+    def __init__(self, number: Any = None) -> None:
+        self.id = state.device if number is None else int(number)
+        self._before: list[int] = []
 
     def __enter__(self) -> Any:
+        self._before.append(state.device)
+        state.device = self.id
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        state.device = self._before.pop()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and other.id == self.id
@@ -282,8 +289,8 @@ def module() -> Any:
     runtime = types.ModuleType("cupy.cuda.runtime")
     runtime.__dict__.update(
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
-        getDevice=lambda: 0,
-        getDeviceCount=lambda: 1,
+        getDevice=lambda: state.device,
+        getDeviceCount=lambda: 2,
         streamCaptureModeRelaxed=2,
     )
     cuda = types.ModuleType("cupy.cuda")
@@ -298,7 +305,7 @@ def module() -> Any:
         cuda=cuda, ndarray=ndarray, empty=empty, asarray=asarray, array=asarray,
         ascontiguousarray=ascontiguousarray,
         may_share_memory=lambda x, y: np.may_share_memory(x.host, y.host),
-        broadcast_to=lambda x, shape: ndarray(np.broadcast_to(x.host, shape)),
+        broadcast_to=lambda x, shape: ndarray(np.broadcast_to(x.host, shape), x.number),
         get_default_memory_pool=lambda: _DEFAULT, bool=np.bool_,
     )  # fmt: skip
     for name in ("arange", "zeros", "ones", "full", "zeros_like", "concatenate", "clip", "where"):
@@ -317,7 +324,12 @@ def install(facts: Any) -> None:
     from stof_cupy.jit import ahead, device, launch, tensormap
 
     def load(spec: Any, device_id: int) -> Any:
-        return launch.Kernel(spec, lambda *_, **__: note("launch", spec.name))
+        def launched(*_: Any, **__: Any) -> None:
+            if state.device != device_id:
+                raise RuntimeError(f"{spec.name} of device {device_id} on device {state.device}")
+            note("launch", spec.name)
+
+        return launch.Kernel(spec, launched)
 
     device._facts = lambda device_id: facts  # type: ignore[assignment]
     launch._load = load

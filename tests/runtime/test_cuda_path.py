@@ -78,3 +78,8 @@ def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(told: dict[s
     ahead, launched = (set(told["lengths"][name]) for name in ("ahead", "launched"))
     assert len(launched) > 6  # several kernels for one product
     assert launched <= ahead
+
+
+def test_another_device_than_the_current_one(told: dict[str, Any]) -> None:
+    """T29: everything happens on the engine's device; results go where the inputs came from."""
+    assert told["another device"] == {"results": [1, 1, 1], "devices": [1], "back": 0}

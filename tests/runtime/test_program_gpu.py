@@ -99,17 +99,17 @@ def test_streams_and_threads(engines) -> None:
 
 
 def test_new_lengths_compile_nothing(engines) -> None:
-    from stof_cupy.jit.launch import loaded
+    from stof_cupy.jit.launch import store
 
     recorded, _ = engines
     rng = np.random.default_rng(2)
-    for seq in (16, 64, 128, 300):
+    for seq in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300):  # one of each class
         recorded.run(rng.integers(0, 50, (2, seq)), lengths=[seq, 1])
-    before = loaded()
+    before = set(store().root.iterdir())
     for seq in rng.integers(1, 301, 100):
         recorded.run(rng.integers(0, 50, (2, seq)), lengths=[seq, 1])
-    assert loaded() == before
-    assert len(recorded._program._recordings) <= 32
+    assert set(store().root.iterdir()) == before
+    assert recorded._program.recorded <= 32
 
 
 def test_lists_are_their_sequences(engines) -> None:
