@@ -222,12 +222,14 @@ class Program:
 
         See `packing.pack_graph` for its inputs, and for when there is none.
         """
+        from stof_cupy.runtime.documents import PackedProgram
+
         with self._lock:
             if not self._packed:
                 graph = pack_graph(self.graph)
                 made = None
                 if graph is not None:
-                    made = Program(
+                    made = PackedProgram(
                         graph,
                         backend=self.backend,
                         dtype=self.dtype,

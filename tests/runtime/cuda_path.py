@@ -97,6 +97,33 @@ def program(masked: bool) -> dict[str, Any]:
     return {"runs": runs, "warnings": []}
 
 
+def ragged() -> dict[str, Any]:
+    """Return what lists of sequences ask for, whose lengths are others each time."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+
+    engine = TransformerEngine(
+        models.random_weights(BERT), config=BERT, backend="cuda", dtype="bfloat16", cuda_graphs=True
+    )
+    rng, runs, right = np.random.default_rng(0), [], []
+    for _ in range(3):
+        lengths = rng.multinomial(1000, np.ones(9) / 9)  # of one number of tokens, when padded
+        lengths[3] = 0
+        x = [cupy.asarray(np.zeros(n, np.int64)) for n in lengths]
+        fake_cuda.LOG.clear()
+        results = engine.run(x)
+        runs.append(list(fake_cuda.LOG))
+        shapes = [each.shape for each in results] == [(n, 128) for n in lengths]
+        (documents,) = engine._program.packed()._masks.values()  # type: ignore[union-attr]
+        ids = documents._ids.host
+        counts = [int((ids == number).sum()) for number in range(9)] == lengths.tolist()
+        ascend = bool((np.diff(ids[: lengths.sum()]) >= 0).all())
+        padding = bool((ids[lengths.sum() :] == -1).all())
+        right.append([shapes, counts, ascend, padding])
+    return {"runs": runs, "warnings": [], "right": right}
+
+
 def another_device() -> dict[str, Any]:
     """Return where runs of device 1 take place, and their results lie, while 0 is current."""
     import cupy
@@ -144,5 +171,5 @@ if __name__ == "__main__":
     fake_cuda.install(H100)
     found: dict[str, Any] = {name: told(*case) for name, case in CASES.items()}
     found |= {"block": program(False), "block, causal": program(True)}
-    found |= {"another device": another_device(), "lengths": lengths()}
+    found |= {"ragged": ragged(), "another device": another_device(), "lengths": lengths()}
     print(json.dumps(found))

@@ -39,7 +39,14 @@ class ndarray:  # noqa: N801  # its name in CuPy
 
     __array_ufunc__ = None
 
-    def __init__(self, array: Any, number: int | None = None) -> None:
+    def __new__(cls, array: Any, *how: Any) -> Any:
+        if isinstance(array, np.ndarray):
+            return super().__new__(cls)
+        return array_at(array, *how)
+
+    def __init__(self, array: Any, number: Any = None, memptr: Any = None) -> None:
+        if not isinstance(array, np.ndarray):
+            return  # what CuPy's own constructor takes: see `array_at`
         self.host, self.number = array, state.device if number is None else number
         self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
         self.ndim, self.size, self.itemsize = array.ndim, array.size, array.itemsize
@@ -178,6 +185,29 @@ def empty(shape: Any, dtype: Any = float, order: str = "C") -> Any:
     return ndarray(np.ndarray(shape, dtype, room, start))
 
 
+class MemoryPointer:
+    def __init__(self, room: Any, start: int) -> None:
+        self.room, self.start = room, start
+        self.ptr = room.host.ctypes.data + start
+
+    def __add__(self, size: int) -> Any:
+        return MemoryPointer(self.room, self.start + size)
+
+    def memset_async(self, value: int, size: int) -> None:
+        note("cupy", "memset")
+
+    def copy_from_host_async(self, source: Any, size: int) -> None:
+        note("upload", "copy_from_host_async")
+
+
+def alloc(size: int) -> MemoryPointer:
+    return MemoryPointer(empty(size, np.uint8), 0)
+
+
+def array_at(shape: Any, dtype: Any, memptr: MemoryPointer) -> ndarray:
+    return ndarray(np.ndarray(shape, dtype, memptr.room.host, memptr.start), memptr.room.number)
+
+
 def asarray(x: Any, dtype: Any = None, order: Any = None) -> Any:
     if isinstance(x, ndarray):
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
@@ -296,6 +326,7 @@ def module() -> Any:
     cuda = types.ModuleType("cupy.cuda")
     cuda.__dict__.update(
         Device=Device, Event=Event, MemoryPool=MemoryPool, Stream=Stream, runtime=runtime,
+        alloc=alloc,
         get_current_stream=lambda: _NULL, is_available=lambda: True,
         get_elapsed_time=lambda one, two: 1.0, using_allocator=using_allocator,
         nvtx=types.SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None),

@@ -83,3 +83,14 @@ def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(told: dict[s
 def test_another_device_than_the_current_one(told: dict[str, Any]) -> None:
     """T29: everything happens on the engine's device; results go where the inputs came from."""
     assert told["another device"] == {"results": [1, 1, 1], "devices": [1], "back": 0}
+
+
+def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> None:
+    assert all(map(all, told["ragged"]["right"]))
+    first, second, third = told["ragged"]["runs"]
+    assert any(name.startswith("attention") for name in kernels(first))
+    assert kinds(third)["graph"] == 1 and kinds(third)["sync"] == kinds(third)["malloc"] == 0
+    # The mask alone is built anew.
+    assert kernels(third) and all(name.startswith("mask_") for name in kernels(third))
+    layers = [name for name in kernels(second) if not name.startswith("mask_")]
+    assert layers == [name for name in kernels(first) if not name.startswith("mask_")] * 2

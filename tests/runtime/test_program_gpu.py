@@ -125,6 +125,24 @@ def test_lists_are_their_sequences(engines) -> None:
                 near(got.get(), eager.run(one[None], mask=mask)[0].get())
 
 
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_lists_of_other_lengths_replay_what_was_recorded(engines, mask) -> None:
+    import cupy
+
+    recorded, eager = engines
+    packed = recorded._program.packed()
+    rng, before = np.random.default_rng(4), packed._recordings.replayed
+    for _ in range(8):  # of one number of tokens, when padded
+        lengths = rng.multinomial(rng.integers(961, 1000), np.ones(9) / 9)
+        ids = [cupy.asarray(rng.integers(0, 50, n)) for n in lengths]
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            results = recorded.run(ids, mask=mask)
+            stream.synchronize()
+        for one, got in zip(ids, results, strict=True):
+            near(got.get(), eager.run(one[None], mask=mask)[0].get())
+    assert packed._recordings.replayed - before >= 6
+
+
 def test_a_run_inside_the_callers_own_graph() -> None:
     import cupy
 
