@@ -104,7 +104,7 @@ def layer(backend: str, batch: int, seq: int) -> Timed:
     chain = Chain(graph)
     (repeated,) = (piece for piece in pieces(chain) if piece.copies > 1)
     space = PieceSpace(chain, repeated, site)
-    site.compile(*space.every())
+    site.compile(*space.ways())
     return Timed(space)
 
 

@@ -244,10 +244,16 @@ class PieceSpace:
             return self.predicted(span, setting)
         return self._site.seconds(self._set(span, setting))
 
-    def every(self) -> Iterator[Lowered]:
-        """Yield all distinct segments at all their settings."""
-        for span in {self.key(span): span for span in self._segments}.values():
-            for setting in self.settings(span):
+    def ways(self, *, likely: bool = False) -> Iterator[Lowered]:
+        """Yield distinct segments at all their settings.
+
+        `likely`, those that are not of the rules at the one that analysis holds best alone: a
+        search times them at others only if they win at that.
+        """
+        rules = {self.key(span) for span in self.rules()}
+        for key, span in {self.key(span): span for span in self._segments}.items():
+            settings = self.settings(span)
+            for setting in settings[:1] if likely and key not in rules else settings:
                 yield self._set(span, setting)
 
     def _set(self, span: Span, setting: Setting) -> Lowered:

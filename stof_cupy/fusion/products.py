@@ -34,7 +34,7 @@ Setting: TypeAlias = "tuple[tuple[str, int], ...]"
 CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
 """Tiles of the GEMM for every GPU, then configurations of Hopper's."""
 
-_MOST = 8
+_MOST = 6
 """Settings of a product that are worth a look: what the model holds best."""
 
 

@@ -102,7 +102,9 @@ def tune(
     if budget is not None:
         for each in tuned:
             each.recall(mode, store)
-        site.compile(*(way for each in tuned if not each.cached for way in each.space.every()))
+        site.compile(
+            *(way for each in tuned if not each.cached for way in each.space.ways(likely=True))
+        )
         weight = sum(part.stop - part.start for part in parts)
         for number, each in enumerate(tuned):
             share = (each.piece.stop - each.piece.start) / weight
