@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -30,6 +30,9 @@ num_beams num_return_sequences output_scores prefix remove_invalid_values repeti
 return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
 """
 """Fields that do not change hidden states at inference; the second part is text generation's."""
+
+_MOST = 1 << 24
+"""Far above any size that a model has, so that a hostile one costs no time and no memory."""
 
 _Choice = TypeVar("_Choice")
 
@@ -71,17 +74,20 @@ class Fields:
         return default if value is None else value
 
     def size(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return an integer of at least `least`."""
+        """Return an integer of at least `least`, and of a size that there may be."""
         value = self.raw(name, default)
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
             raise self.error(name, f"an integer of at least {least}")
+        if int(value) > _MOST:
+            raise self.error(name, f"at most {_MOST}")
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a positive finite number."""
         value = self.raw(name, default)
         wrong = isinstance(value, bool) or not isinstance(value, Real)
-        if wrong or not (math.isfinite(value) and value > 0):
+        # Compared, because an integer may be too large to become a float.
+        if wrong or not 0 < value <= sys.float_info.max:
             raise self.error(name, "a positive number")
         return float(value)
 
