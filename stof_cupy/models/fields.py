@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -86,10 +86,13 @@ class Fields:
         """Return a positive finite number."""
         value = self.raw(name, default)
         wrong = isinstance(value, bool) or not isinstance(value, Real)
-        # Compared, because an integer may be too large to become a float.
-        if wrong or not 0 < value <= sys.float_info.max:
+        try:
+            number = math.nan if wrong else float(value)
+        except OverflowError:  # an integer beyond what a float can be
+            number = math.inf
+        if not (math.isfinite(number) and number > 0):
             raise self.error(name, "a positive number")
-        return float(value)
+        return number
 
     def optional(self, name: str) -> float | None:
         """Return a positive finite number, or None where it is absent or null."""
