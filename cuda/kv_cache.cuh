@@ -1,6 +1,7 @@
 // Writes the keys or values of new tokens into a cache, each at its position.
 //
-// A position outside the cache is written nowhere.
+// A position outside the cache is written nowhere, or, where the cache is a ring, at the place that
+// comes round again: position modulo keys.
 #pragma once
 
 #include "types.cuh"
@@ -26,6 +27,7 @@ struct KvCache {
     int keys;
     int head_dim;
     int wide;  // 16-byte aligned rows
+    int ring;  // positions go round
   };
 
   __device__ static __forceinline__ void run(const Params& p, char*) {
@@ -37,7 +39,8 @@ struct KvCache {
     const int head = static_cast<int>(row % p.heads);
     const int at = static_cast<int>(row / p.heads % p.seq);
     const i64 batch = row / p.heads / p.seq;
-    const int key = p.positions[batch * p.position_batch + at];
+    int key = p.positions[batch * p.position_batch + at];
+    if (p.ring && key >= p.keys) key %= p.keys;
     if (key < 0 || key >= p.keys) return;
     const T* x = p.x + batch * p.x_batch + head * p.x_head + at * p.x_seq + c;
     T* to = p.cache + batch * p.cache_batch + head * p.cache_head + key * p.cache_key + c;

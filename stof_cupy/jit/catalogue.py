@@ -21,7 +21,7 @@ from stof_cupy.jit.attention_kernels import (
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
-from stof_cupy.jit.decoder_kernels import kv_cache, rms_norm, rotary
+from stof_cupy.jit.decoder_kernels import greedy, kv_cache, rms_norm, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
@@ -311,6 +311,7 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs = _attention()
     for dtype in _SHORT:
         specs += [layer_norm(dtype), rms_norm(dtype), embedding(dtype), kv_cache(dtype)]
+        specs.append(greedy(dtype))
         often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
         specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
     specs += _gemm()

@@ -6,10 +6,29 @@ from functools import cache
 
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["kv_cache", "rms_norm", "rotary"]
+__all__ = ["greedy", "kv_cache", "rms_norm", "rotary"]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
 _AXES = ("batch", "head", "seq")
+
+
+@cache
+def greedy(dtype: str) -> KernelSpec:
+    """Return the choice of the best tokens, one block a sequence."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"greedy_{t}",
+        header="greedy.cuh",
+        type=f"stof::Greedy<stof::{t}>",
+        params=(
+            *((name, "u8") for name in ("logits", "tokens", "positions", "lengths")),
+            ("row", "i8"),
+            ("vocabulary", "i4"),
+            ("wide", "i4"),
+        ),
+        threads=1024,
+        smem_bytes=1024 // 32 * 8,
+    )
 
 
 @cache
@@ -65,7 +84,7 @@ def kv_cache(dtype: str) -> KernelSpec:
             *((f"x_{axis}", "i8") for axis in _AXES),
             *((f"cache_{axis}", "i8") for axis in ("batch", "head", "key")),
             *((name, "i8") for name in ("position_batch", "rows")),
-            *((name, "i4") for name in ("heads", "seq", "keys", "head_dim", "wide")),
+            *((name, "i4") for name in ("heads", "seq", "keys", "head_dim", "wide", "ring")),
         ),
         threads=128,
         smem_bytes=0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.jit.decoder_kernels import kv_cache as spec_of
 from stof_cupy.ops._arrays import (
     Array,
@@ -22,7 +22,7 @@ from stof_cupy.ops.rotary import check_positions, positions_of
 __all__ = ["arguments", "write_cache"]
 
 
-def write_cache(x: Array, cache: Array, positions: Array) -> Array:
+def write_cache(x: Array, cache: Array, positions: Array, *, ring: bool = False) -> Array:
     """Write keys or values into a cache, each at its position, and return the cache.
 
     Parameters
@@ -35,6 +35,9 @@ def write_cache(x: Array, cache: Array, positions: Array) -> Array:
         place.
     positions : ndarray of int
         Shape ``(batch, seq)``: the key that each token becomes.
+    ring : bool
+        Whether a position beyond the cache takes the place of an earlier one, ``position % keys``:
+        such a cache holds the last `keys` tokens.
 
     Returns
     -------
@@ -47,7 +50,8 @@ def write_cache(x: Array, cache: Array, positions: Array) -> Array:
         If a position lies outside the cache. On CUDA that would need a synchronisation, so there
         the token is not written.
     ShapeError, DTypeError, DeviceError
-        If an argument does not fit; nothing has been written then.
+        If an argument does not fit, or there are more tokens than a ring has keys; nothing has been
+        written then.
     UnsupportedError
         If there is no kernel for the dtype.
 
@@ -65,19 +69,22 @@ def write_cache(x: Array, cache: Array, positions: Array) -> Array:
     check_shape("cache", cache, (*x.shape[:2], "keys", x.shape[3]))
     check_positions(positions, x)
     check_no_overlap(cache, x=x, positions=positions)
+    if ring and x.shape[2] > cache.shape[2]:
+        got, expected = f"{x.shape[2]} tokens", f"at most {cache.shape[2]}, the keys of a ring"
+        raise ShapeError(mismatch("x", got, expected))
     if where == "numpy":
         keys = cache.shape[2]
-        if positions.size and (positions.min() < 0 or positions.max() >= keys):
-            worst = positions.min() if positions.min() < 0 else positions.max()
-            expected = f"from 0 to {keys - 1}"
-            raise ArgumentError(mismatch("positions", int(worst), expected))
+        low, high = (positions.min(), positions.max()) if positions.size else (0, 0)
+        if low < 0 or (high >= keys and not ring):
+            expected = "0 or more" if ring else f"from 0 to {keys - 1}"
+            raise ArgumentError(mismatch("positions", int(low if low < 0 else high), expected))
         for one, at, row in zip(cache, positions, x, strict=True):
-            one[:, at] = row
+            one[:, at % keys] = row
         return cache
-    return _launch(x, cache, positions)
+    return _launch(x, cache, positions, ring)
 
 
-def _launch(x: Array, cache: Array, positions: Array) -> Array:
+def _launch(x: Array, cache: Array, positions: Array, ring: bool = False) -> Array:
     """Build the kernel and run it on the arrays' device and CuPy's current stream."""
     import cupy
 
@@ -89,12 +96,14 @@ def _launch(x: Array, cache: Array, positions: Array) -> Array:
         if x.size:
             # Named, because a copy has to live until the kernel has been launched.
             given, places = unit_last(x), positions_of(positions)
-            blocks, fields = arguments(given, cache, places)
+            blocks, fields = arguments(given, cache, places, ring)
             run((blocks,), run.pack(**fields))
     return cache
 
 
-def arguments(x: Array, cache: Array, positions: Array) -> tuple[int, dict[str, Any]]:
+def arguments(
+    x: Array, cache: Array, positions: Array, ring: bool = False
+) -> tuple[int, dict[str, Any]]:
     """Return the blocks and the kernel's parameters."""
     batch, heads, seq, head_dim = x.shape
     from_steps = [s // x.itemsize for s in x.strides[:3]]
@@ -112,5 +121,6 @@ def arguments(x: Array, cache: Array, positions: Array) -> tuple[int, dict[str, 
         "keys": cache.shape[2],
         "head_dim": head_dim,
         "wide": aligned(x, 16, *from_steps) and aligned(cache, 16, *to_steps),
+        "ring": ring,
     }
     return -(-batch * heads * seq * -(-head_dim // 8) // 128), fields
