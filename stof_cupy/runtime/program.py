@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import structured
-from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
-from stof_cupy.fusion.cost import machine_of
 from stof_cupy.fusion.report import Report
-from stof_cupy.fusion.store import SchemeStore, shapes_class
-from stof_cupy.fusion.tune import tune
+from stof_cupy.fusion.store import shapes_class
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
 from stof_cupy.graph.recorder import Recordings
+from stof_cupy.runtime.bound import Run, bound
 from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
 from stof_cupy.runtime.ready import (
@@ -27,6 +25,7 @@ from stof_cupy.runtime.ready import (
     is_capturing,
     on_device,
     out_of_memory,
+    prepared,
     sizes_of,
     stays,
     where,
@@ -102,8 +101,7 @@ class Program:
         self._caches = {name for name, kind in kinds.items() if kind == "cache"}
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
-        self._lock = threading.RLock()
-        self._closed = False
+        self._lock, self._closed = threading.RLock(), False
         # Makes sure that all of this can run before the first run, and puts the weights there.
         first = Executor(
             self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
@@ -113,9 +111,10 @@ class Program:
         if recorder is None and self.device is not None:
             recorder = CudaRecorder(self.device)
         wanted = self.device is not None if options.record is None else options.record
+        self._recorder = recorder if wanted else None
         self._recordings = (
-            Recordings(recorder, most=options.graphs, most_bytes=options.graph_bytes)
-            if wanted and recorder is not None
+            Recordings(self._recorder, most=options.graphs, most_bytes=options.graph_bytes)
+            if self._recorder is not None
             else None
         )
 
@@ -159,6 +158,36 @@ class Program:
             if self._recordings is None or not stay or is_capturing(self.device):
                 return call(ready.plain, arrays)
             return self._recordings.run(key, arrays, recorded, kept)
+
+    def bind(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        finish: Finish | None = None,
+        changes: Sequence[Array] = (),
+    ) -> Run:
+        """Return what runs on these very arrays each time that it is called, as one CUDA graph.
+
+        Nothing is copied: a run reads what is in the arrays by then, writes to caches, and in
+        `finish` may leave the next run its inputs. Its outputs hold until the next run.
+
+        Parameters
+        ----------
+        inputs, finish
+            As of `run`; kept as long as what is returned.
+        changes : sequence of array
+            What `finish` changes so that another run would change it again; see `bound.bound`.
+        """
+        ready = self._for(inputs)
+        executor = ready.plain if self._recorder is None else ready.placed
+
+        def call() -> dict[str, Array]:
+            with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
+                made = executor.run(inputs)
+                return made if finish is None else finish(inputs, made)
+
+        with on_device(self.device):
+            return bound(call, self._recorder, changes)
 
     def tuned(self, inputs: Mapping[str, Any]) -> Report:
         """Return how runs of such inputs came to run as they do; tunes if that is still to do."""
@@ -264,37 +293,8 @@ class Program:
             if ready is None:
                 missing = set(self.graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
-                ready = self._ready[key] = self._made(known, inputs, tunes)
+                place = (self.backend, self.dtype, self.device)
+                ready = self._ready[key] = prepared(
+                    self.graph, self.options, place, known, inputs, self._uploads, tunes=tunes
+                )
             return ready
-
-    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any], tunes: bool) -> Ready:
-        facts = None
-        if self.device is not None:
-            from stof_cupy.jit import device
-
-            facts = device.facts(self.device)
-        given = {
-            name: inputs.get(name)
-            for name, node in self.graph.inputs.items()
-            if node.dtype in ("mask", "lengths")
-        }
-        options = self.options
-        stopwatch: Stopwatch | None = None
-        if self.device is not None:
-            stopwatch = CudaRecorder(self.device).seconds
-        elif options.tune == "full":
-            stopwatch = wall_clock
-        machine = machine_of(facts)
-        site = Site(
-            self.backend, self.dtype, self.device, machine, sizes, stopwatch, given, self._uploads
-        )
-        with on_device(self.device):
-            tuned = tune(
-                self.graph,
-                site,
-                options.tune if tunes else "off",
-                seconds=options.tune_seconds,
-                store=options.store or SchemeStore() if tunes else None,
-                watch=options.watch,
-            )
-            return Ready.of(tuned, site)
