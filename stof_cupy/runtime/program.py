@@ -10,8 +10,11 @@ from typing import Any, TypeAlias
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import structured
+from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
+from stof_cupy.fusion.cost import machine_of
 from stof_cupy.fusion.report import Report
-from stof_cupy.fusion.store import shapes_class
+from stof_cupy.fusion.store import SchemeStore, shapes_class
+from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
@@ -25,7 +28,6 @@ from stof_cupy.runtime.ready import (
     is_capturing,
     on_device,
     out_of_memory,
-    prepared,
     sizes_of,
     stays,
     where,
@@ -101,7 +103,8 @@ class Program:
         self._caches = {name for name, kind in kinds.items() if kind == "cache"}
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
-        self._lock, self._closed = threading.RLock(), False
+        self._lock = threading.RLock()
+        self._closed = False
         # Makes sure that all of this can run before the first run, and puts the weights there.
         first = Executor(
             self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
@@ -113,8 +116,8 @@ class Program:
         wanted = self.device is not None if options.record is None else options.record
         self._recorder = recorder if wanted else None
         self._recordings = (
-            Recordings(self._recorder, most=options.graphs, most_bytes=options.graph_bytes)
-            if self._recorder is not None
+            Recordings(recorder, most=options.graphs, most_bytes=options.graph_bytes)
+            if wanted and recorder is not None
             else None
         )
 
@@ -293,8 +296,37 @@ class Program:
             if ready is None:
                 missing = set(self.graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
-                place = (self.backend, self.dtype, self.device)
-                ready = self._ready[key] = prepared(
-                    self.graph, self.options, place, known, inputs, self._uploads, tunes=tunes
-                )
+                ready = self._ready[key] = self._made(known, inputs, tunes)
             return ready
+
+    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any], tunes: bool) -> Ready:
+        facts = None
+        if self.device is not None:
+            from stof_cupy.jit import device
+
+            facts = device.facts(self.device)
+        given = {
+            name: inputs.get(name)
+            for name, node in self.graph.inputs.items()
+            if node.dtype in ("mask", "lengths")
+        }
+        options = self.options
+        stopwatch: Stopwatch | None = None
+        if self.device is not None:
+            stopwatch = CudaRecorder(self.device).seconds
+        elif options.tune == "full":
+            stopwatch = wall_clock
+        machine = machine_of(facts)
+        site = Site(
+            self.backend, self.dtype, self.device, machine, sizes, stopwatch, given, self._uploads
+        )
+        with on_device(self.device):
+            tuned = tune(
+                self.graph,
+                site,
+                options.tune if tunes else "off",
+                seconds=options.tune_seconds,
+                store=options.store or SchemeStore() if tunes else None,
+                watch=options.watch,
+            )
+            return Ready.of(tuned, site)

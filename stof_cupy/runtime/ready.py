@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
-from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
-from stof_cupy.fusion.cost import machine_of
+from stof_cupy.fusion.bench import Site
 from stof_cupy.fusion.store import SchemeStore
-from stof_cupy.fusion.tune import MODES, Tuned, tune
+from stof_cupy.fusion.tune import MODES, Tuned
 from stof_cupy.graph import Executor, Graph
-from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.recorder import Recorder
 from stof_cupy.masks.expression import Pattern
 
@@ -23,7 +21,6 @@ __all__ = [
     "is_capturing",
     "on_device",
     "out_of_memory",
-    "prepared",
     "sizes_of",
     "stays",
     "where",
@@ -108,52 +105,6 @@ class Ready:
             for arena in (False, True)
         )
         return cls(tuned, plain, placed)
-
-
-def prepared(
-    graph: Graph,
-    options: Options,
-    place: tuple[str, str, int | None],
-    sizes: dict[str, int],
-    inputs: Mapping[str, Any],
-    uploads: dict[str, Any],
-    *,
-    tunes: bool,
-) -> Ready:
-    """Return what runs inputs of such sizes, tuned if it is worth it.
-
-    Parameters
-    ----------
-    place : (str, str, int or None)
-        Backend, dtype and device.
-    sizes : dict of str to int
-        What the symbolic dims are.
-    uploads : dict
-        See `Executor`.
-    """
-    backend, dtype, device = place
-    facts = None
-    stopwatch: Stopwatch | None = wall_clock if options.tune == "full" else None
-    if device is not None:
-        from stof_cupy.jit.device import facts as facts_of
-
-        facts, stopwatch = facts_of(device), CudaRecorder(device).seconds
-    given = {
-        name: inputs.get(name)
-        for name, node in graph.inputs.items()
-        if node.dtype in ("mask", "lengths")
-    }
-    site = Site(backend, dtype, device, machine_of(facts), sizes, stopwatch, given, uploads)
-    with on_device(device):
-        tuned = tune(
-            graph,
-            site,
-            options.tune if tunes else "off",
-            seconds=options.tune_seconds,
-            store=options.store or SchemeStore() if tunes else None,
-            watch=options.watch,
-        )
-        return Ready.of(tuned, site)
 
 
 def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
