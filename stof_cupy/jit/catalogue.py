@@ -21,7 +21,7 @@ from stof_cupy.jit.attention_kernels import (
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
-from stof_cupy.jit.decoder_kernels import greedy, kv_cache, rms_norm, rotary
+from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rms_norm, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
@@ -303,6 +303,8 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
+    added = EpilogueKind(residual=True)
+    specs += [gemm_few_rows("float16", 1, *each) for each in ((1, gate), (4, PLAIN), (4, added))]
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 
 

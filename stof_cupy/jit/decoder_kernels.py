@@ -4,12 +4,35 @@ from __future__ import annotations
 
 from functools import cache
 
+from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["greedy", "kv_cache", "rms_norm", "rotary"]
+__all__ = ["FEW_ROWS", "gemm_few_rows", "greedy", "kv_cache", "rms_norm", "rotary"]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
 _AXES = ("batch", "head", "seq")
+
+FEW_ROWS = (1, 2, 4)
+"""Rows of A that `gemm_few_rows` is compiled for."""
+
+
+@cache
+def gemm_few_rows(dtype: str, rows: int, slices: int, epilogue: EpilogueKind = PLAIN) -> KernelSpec:
+    """Return the GEMM of few rows; `slices` is into how many warps K is cut: 1, 2 or 4."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"gemm_few_rows_{t}_{rows}x{slices}{epilogue.name}",
+        header="gemm/few_rows.cuh",
+        type=f"stof::gemm::FewRows<stof::{t}, {rows}, {slices}, {epilogue.type}>",
+        params=(
+            *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
+            *((f"{name}_row", "i8") for name in ("residual", "c", "a", "b")),
+            *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
+            ("scale", "f4"),
+        ),
+        threads=128,
+        smem_bytes=4 * rows * epilogue.halves * 2 * 4 if slices > 1 else 0,
+    )
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops import gemm_few_rows, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops._arrays import Array, aligned, unit_last
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
@@ -83,13 +83,18 @@ def _launch(
         c = as_rows(out)
         in_place = c.data.ptr == out.data.ptr
         rows, weight = as_rows(a), b.T
+        operands = operands_of(epilogue)
+        few = None
         if choice is None:
+            few = gemm_few_rows.config_for(problem, rows, weight, facts(device).sm_count)
+        if choice is None and few is None:
             found = gemm_sm90.layout(problem, rows, weight)
             choice = gemm_model.choose(problem, found, facts(device))
-        operands = operands_of(epilogue)
-        if isinstance(choice, Plan):
+        if few is not None:
+            gemm_few_rows.launch(few, problem, rows, weight, c, **operands)
+        elif isinstance(choice, Plan):
             gemm_sm90.prepare(choice, problem, rows, weight, c, **operands)()
-        else:
+        elif choice is not None:
             gemm_sm80.launch(choice, problem, rows, weight, c, **operands)
         if not in_place:
             out[...] = c.reshape(out.shape)
