@@ -3,6 +3,9 @@
 // gated product four: 16 bytes a lane and load, several loads in flight. Few columns are few warps,
 // so K may be cut into slices, one a warp of the same CTA.
 //
+// With kNormed rows of A are divided by their root mean square and multiplied by a weight first:
+// what divides a row is a factor of its sums, so that nothing is read twice.
+//
 // Sums are in fp32, in an order that depends on nothing but kSlices.
 #pragma once
 
@@ -13,16 +16,16 @@
 
 namespace stof::gemm {
 
-template <typename T, int kRows, int kSlices, class Epilogue>
+template <typename T, int kRows, int kSlices, class Epilogue, bool kNormed = false>
 struct FewRows {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kMinBlocks = 4;
   static constexpr int kHalves = Epilogue::kHalves;
-  static constexpr int kSums = kRows * kHalves * 2;
+  static constexpr int kSums = kRows * (kHalves * 2 + (kNormed ? 1 : 0));
   static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * sizeof(float) : 0;
   static constexpr int kStep = kSlices * 256;       // of K, that all slices take at once
-  static constexpr int kAhead = kRows > 2 ? 2 : 4;  // steps whose loads are in flight
+  static constexpr int kAhead = kRows * kHalves > 1 ? 2 : 4;  // steps whose loads are in flight
   static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
 
   struct Params {
@@ -33,26 +36,46 @@ struct FewRows {
     const void* residual;
     i64 residual_row, c_row;  // strides in elements
     i64 a_row, b_row;
-    int m, n, k;  // of the output
+    const T* norm;  // (k,), 16-byte aligned; if kNormed
+    int m, n, k;    // of the output
     int pairs_residual;
-    float scale;
+    float scale, eps;
   };
 
-  using Sums = float[kRows][kHalves][2];
+  struct Sums {
+    float of[kRows][kHalves][2];
+    float squares[kRows];
+
+    __device__ __forceinline__ float& operator[](int j) {
+      constexpr int kProducts = kHalves * 2;
+      return j < kRows * kProducts ? of[j / kProducts][j / 2 % kHalves][j % 2]
+                                   : squares[j - kRows * kProducts];
+    }
+  };
 
   // Products of eight elements: those from `valid` on are 0 in both.
-  __device__ static __forceinline__ void multiply(Sums& sums, const Vector8<T> (&b)[kHalves][2],
+  __device__ static __forceinline__ void multiply(const Params& p, Sums& sums,
+                                                  const Vector8<T> (&b)[kHalves][2],
                                                   const T* const (&rows)[kRows], i64 at,
                                                   int valid) {
+    Vector8<T> norm;
+    if constexpr (kNormed) norm = Vector8<T>::load(p.norm + at, valid, true);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const auto a = Vector8<T>::load(rows[r] + at, valid, true);
+      auto a = Vector8<T>::load(rows[r] + at, valid, true);
+      if constexpr (kNormed) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          sums.squares[r] += a.x[e] * a.x[e];
+          a.x[e] *= norm.x[e];
+        }
+      }
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
 #pragma unroll
-          for (int e = 0; e < 8; ++e) sums[r][half][i] += a.x[e] * b[half][i].x[e];
+          for (int e = 0; e < 8; ++e) sums.of[r][half][i] += a.x[e] * b[half][i].x[e];
     }
   }
 
@@ -90,7 +113,7 @@ struct FewRows {
         for (int half = 0; half < kHalves; ++half)
 #pragma unroll
           for (int i = 0; i < 2; ++i) b[half][i] = Vector8<T>::of(raw[s][half][i]);
-        multiply(sums, b, rows, at + s * kStep, 8);
+        multiply(p, sums, b, rows, at + s * kStep, 8);
       }
     }
     for (; at < p.k; at += kStep) {
@@ -101,7 +124,7 @@ struct FewRows {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           b[half][i] = Vector8<T>::load(columns[half][i] + at, valid, true);
-      multiply(sums, b, rows, at, valid);
+      multiply(p, sums, b, rows, at, valid);
     }
     finish(p, sums, reinterpret_cast<float*>(smem), warp, slice, lane, col);
   }
@@ -109,25 +132,19 @@ struct FewRows {
   __device__ static __forceinline__ void finish(const Params& p, Sums& sums, float* shared,
                                                 int warp, int slice, int lane, int col) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) sums[r][half][i] = warp_sum(sums[r][half][i]);
+    for (int j = 0; j < kSums; ++j) sums[j] = warp_sum(sums[j]);
     if constexpr (kSlices > 1) {
       if (lane == 0) {
 #pragma unroll
-        for (int j = 0; j < kSums; ++j)
-          shared[warp * kSums + j] = sums[j / (kHalves * 2)][j / 2 % kHalves][j % 2];
+        for (int j = 0; j < kSums; ++j) shared[warp * kSums + j] = sums[j];
       }
       __syncthreads();
       if (slice > 0) return;
 #pragma unroll
       for (int j = 0; j < kSums; ++j) {
-        float sum = 0.f;
+        sums[j] = 0.f;
 #pragma unroll
-        for (int s = 0; s < kSlices; ++s) sum += shared[(warp + s) * kSums + j];
-        sums[j / (kHalves * 2)][j / 2 % kHalves][j % 2] = sum;
+        for (int s = 0; s < kSlices; ++s) sums[j] += shared[(warp + s) * kSums + j];
       }
     }
     if (col >= p.n) return;
@@ -136,10 +153,17 @@ struct FewRows {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (lane != r || r >= p.m) continue;
-      Epilogue::template apply<T>(sums[r], operands, r, col);
+      if constexpr (kNormed) {
+        const float factor = rsqrtf(sums.squares[r] / p.k + p.eps);
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) sums.of[r][half][i] *= factor;
+      }
+      Epilogue::template apply<T>(sums.of[r], operands, r, col);
       T* const to = p.c + r * p.c_row + col;
-      to[0] = ptx::from_float<T>(sums[r][0][0]);
-      if (col + 1 < p.n) to[1] = ptx::from_float<T>(sums[r][0][1]);
+      to[0] = ptx::from_float<T>(sums.of[r][0][0]);
+      if (col + 1 < p.n) to[1] = ptx::from_float<T>(sums.of[r][0][1]);
     }
   }
 };

@@ -305,6 +305,7 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
     added = EpilogueKind(residual=True)
     specs += [gemm_few_rows("float16", 1, *each) for each in ((1, gate), (4, PLAIN), (4, added))]
+    specs.append(gemm_few_rows("bfloat16", 1, 1, gate, normed=True))
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 
 

@@ -17,21 +17,35 @@ FEW_ROWS = (1, 2, 4)
 
 
 @cache
-def gemm_few_rows(dtype: str, rows: int, slices: int, epilogue: EpilogueKind = PLAIN) -> KernelSpec:
-    """Return the GEMM of few rows; `slices` is into how many warps K is cut: 1, 2 or 4."""
+def gemm_few_rows(
+    dtype: str, rows: int, slices: int, epilogue: EpilogueKind = PLAIN, *, normed: bool = False
+) -> KernelSpec:
+    """Return the GEMM of few rows.
+
+    Parameters
+    ----------
+    slices : int
+        Into how many warps K is cut: 1, 2 or 4.
+    normed : bool
+        Whether RMSNorm comes before it.
+    """
     t = _SHORT[dtype]
+    arguments = f"stof::{t}, {rows}, {slices}, {epilogue.type}{', true' * normed}"
+    sums = rows * (epilogue.halves * 2 + normed)
     return KernelSpec(
-        name=f"gemm_few_rows_{t}_{rows}x{slices}{epilogue.name}",
+        name=f"gemm_few_rows_{t}_{rows}x{slices}{'_normed' * normed}{epilogue.name}",
         header="gemm/few_rows.cuh",
-        type=f"stof::gemm::FewRows<stof::{t}, {rows}, {slices}, {epilogue.type}>",
+        type=f"stof::gemm::FewRows<{arguments}>",
         params=(
             *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
             *((f"{name}_row", "i8") for name in ("residual", "c", "a", "b")),
+            ("norm", "u8"),
             *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
             ("scale", "f4"),
+            ("eps", "f4"),
         ),
         threads=128,
-        smem_bytes=4 * rows * epilogue.halves * 2 * 4 if slices > 1 else 0,
+        smem_bytes=4 * sums * 4 if slices > 1 else 0,
     )
 
 

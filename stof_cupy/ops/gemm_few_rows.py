@@ -29,9 +29,9 @@ class Config:
     rows: int
     slices: int
 
-    def spec(self, problem: Problem) -> KernelSpec:
-        """Return the kernel for `problem`."""
-        return gemm_few_rows(problem.dtype, self.rows, self.slices, problem.epilogue)
+    def spec(self, problem: Problem, *, normed: bool = False) -> KernelSpec:
+        """Return the kernel for `problem`, after RMSNorm or not."""
+        return gemm_few_rows(problem.dtype, self.rows, self.slices, problem.epilogue, normed=normed)
 
     def blocks(self, problem: Problem) -> int:
         """Return the number of CTAs."""
@@ -79,12 +79,20 @@ def launch(
     bias: Array | None = None,
     residual: Array | None = None,
     scale: float = 1.0,
+    norm: Array | None = None,
+    eps: float = 0.0,
 ) -> None:
-    """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`."""
+    """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`.
+
+    Parameters
+    ----------
+    norm : cupy.ndarray, optional
+        Shape ``(K,)``, 16-byte aligned: rows of A are normalised by `eps` and this weight first.
+    """
     from stof_cupy.jit.launch import kernel
 
-    run = kernel(config.spec(problem), c.device.id)
-    params = run.pack(**fields(problem, a, b, c, bias, residual, scale))
+    run = kernel(config.spec(problem, normed=norm is not None), c.device.id)
+    params = run.pack(**fields(problem, a, b, c, bias, residual, scale, norm, eps))
     run((config.blocks(problem),), params)
 
 
@@ -96,6 +104,8 @@ def fields(
     bias: Array | None,
     residual: Array | None,
     scale: float,
+    norm: Array | None = None,
+    eps: float = 0.0,
 ) -> dict[str, Any]:
     """Return the kernel's parameters."""
     residual_row = 0 if residual is None else strides(residual)[0]
@@ -107,7 +117,9 @@ def fields(
         "residual": pointer(residual),
         "residual_row": residual_row,
         **{"c_row": strides(c)[0], "a_row": strides(a)[0], "b_row": strides(b)[0]},
+        "norm": pointer(norm),
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         "pairs_residual": residual is not None and aligned(residual, 4, residual_row),
         "scale": scale,
+        "eps": eps,
     }

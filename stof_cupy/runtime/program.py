@@ -182,7 +182,7 @@ class Program:
             What `finish` changes so that another run would change it again; see `bound.bound`.
         """
         ready = self._for(inputs)
-        executor = ready.plain if self._recorder is None else ready.placed
+        executor = ready.for_few_rows(arena=self._recorder is not None)
 
         def call() -> dict[str, Array]:
             with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):

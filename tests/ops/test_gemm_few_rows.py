@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from stof_cupy.errors import ShapeError
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
-from stof_cupy.ops import gemm_few_rows, reference
+from stof_cupy.ops import gemm_few_rows, reference, reference_decoder
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_few_rows import Config, config_for
+from stof_cupy.ops.normed_gemm import _launch as normed_gemm_launch
+from stof_cupy.ops.normed_gemm import normed_gemm
+from stof_cupy.ops.rms_norm import rms_norm
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.masks import on_host
+from tests.ops import test_decoder_ops
+from tests.ops.test_decoder_ops import OnHost
+
+launched = test_decoder_ops.launched  # a fixture
 
 EVERY = EpilogueKind(scale=True, bias=True, activation="gelu", residual=True)
 GATED = EpilogueKind(bias=True, activation="silu", gated=True, residual=True)
@@ -37,12 +48,22 @@ def expected(problem: Problem, a: Any, b: Any, bias: Any, residual: Any, **how: 
     )  # fmt: skip
 
 
-def compare(config: Config, problem: Problem, seed: int) -> None:
+def compare(config: Config, problem: Problem, seed: int, *, normed: bool = False) -> None:
     a, b, bias, residual = arrays(problem, seed)
+    norm = random_array(rng(seed), (problem.k,), problem.dtype) if normed else None
     out = poison((problem.m, problem.n + 3), a.dtype)[:, : problem.n]
     scale = 0.5 if problem.epilogue.scale else 1.0
-    fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale)
-    on_host.launch(config.spec(problem), (config.blocks(problem), 1), seed=seed, **fields)
+    fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale, norm, 1e-5)
+    spec = config.spec(problem, normed=normed)
+    on_host.launch(spec, (config.blocks(problem), 1), seed=seed, **fields)
+    if normed:
+        exact_a, low_a = (
+            reference_decoder.rms_norm(a, norm, eps=1e-5, precision=each)
+            for each in (None, problem.dtype)
+        )
+        low = expected(problem, low_a, b, bias, residual, precision=problem.dtype)
+        assert_close(out, expected(problem, exact_a, b, bias, residual), low)
+        return
     exact = expected(problem, a, b, bias, residual)
     assert_close(out, exact, expected(problem, a, b, bias, residual, precision=problem.dtype))
     assert np.isnan(out.base[:, problem.n :].astype(np.float32)).all()
@@ -60,6 +81,12 @@ def test_the_code_computes_products(rows: int, slices: int) -> None:
 def test_the_code_of_every_stage(kind: EpilogueKind) -> None:
     for rows, slices, m, n, k in ((1, 4, 1, 24, 700), (4, 1, 3, 40, 1100)):
         compare(Config(rows, slices), Problem("bfloat16", m, n, k, kind), seed=rows)
+
+
+def test_the_code_normalises_rows_first() -> None:
+    for rows, slices, m, n, k in ((1, 4, 1, 25, 700), (4, 1, 3, 40, 1100), (2, 2, 2, 16, 64)):
+        compare(Config(rows, slices), Problem("float16", m, n, k, GATED), rows, normed=True)
+    compare(Config(1, 4), Problem("bfloat16", 1, 9, 576), 3, normed=True)
 
 
 def test_an_empty_sum() -> None:
@@ -85,6 +112,36 @@ def test_when_it_is_used() -> None:
     assert config_for(problem, a, odd, 132) is None  # rows that are not aligned
 
 
+def test_norm_and_product_on_numpy_are_the_two_in_turn() -> None:
+    g = rng(4)
+    x, w = random_array(g, (2, 3, 40)), random_array(g, (18, 40))
+    norm, bias = random_array(g, (40,)), random_array(g, (18,))
+    how = Epilogue(bias, "silu", gated=True)
+    got = normed_gemm(x, norm, w.T, eps=1e-5, epilogue=how)
+    assert np.array_equal(got, gemm(rms_norm(x, norm, eps=1e-5), w.T, epilogue=how))
+    with pytest.raises(ShapeError, match="weight"):
+        normed_gemm(x, norm[:-1], w.T, eps=1e-5)
+
+
+def test_the_launching_code_of_norm_and_product(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stof_cupy.jit.device.facts", lambda _: SimpleNamespace(sm_count=132))
+    g = rng(5)
+    for shape in ((1, 1, 576), (3, 1, 576), (5, 1, 576)):
+        x, w = (random_array(g, s, "float16").view(OnHost) for s in (shape, (96, 576)))
+        norm = random_array(g, (576,), "float16").view(OnHost)
+        problem = Problem("float16", shape[0], 96, 576)
+        out = normed_gemm_launch(problem, x, norm, w.T, 1e-5, Epilogue(), None)
+        if shape[0] > 4:
+            assert out is None
+            continue
+        exact = reference.gemm(reference_decoder.rms_norm(x, norm, eps=1e-5), w.T)
+        low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
+        assert_close(np.asarray(out), exact, reference.gemm(low, w.T, precision="float16"))
+    assert launched == ["gemm_few_rows_f16_1x2_normed", "gemm_few_rows_f16_4x2_normed"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
@@ -104,3 +161,17 @@ def test_on_the_gpu(kind: EpilogueKind, dtype: str) -> None:
                 )  # fmt: skip
                 low = expected(problem, *host, precision=dtype)
                 assert_close(out, expected(problem, *host), low)
+
+
+@pytest.mark.gpu
+def test_norm_and_product_on_the_gpu() -> None:
+    import cupy
+
+    g = rng(6)
+    for m, n, k in ((1, 960, 576), (3, 40, 2048), (9, 40, 64)):
+        x, norm, w = (random_array(g, s, "float16") for s in ((m, k), (k,), (n, k)))
+        on = [cupy.asarray(each) for each in (x, norm, w)]
+        got = normed_gemm(on[0], on[1], on[2].T, eps=1e-5)
+        exact = reference.gemm(reference_decoder.rms_norm(x, norm, eps=1e-5), w.T)
+        low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
+        assert_close(got, exact, reference.gemm(low, w.T, precision="float16"))
