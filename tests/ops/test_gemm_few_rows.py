@@ -139,7 +139,7 @@ def test_the_launching_code_of_norm_and_product(
         exact = reference.gemm(reference_decoder.rms_norm(x, norm, eps=1e-5), w.T)
         low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
         assert_close(np.asarray(out), exact, reference.gemm(low, w.T, precision="float16"))
-    assert launched == ["gemm_few_rows_f16_1x2_normed", "gemm_few_rows_f16_4x2_normed"]
+    assert launched == ["gemm_few_rows_f16_1x4_normed", "gemm_few_rows_f16_4x4_normed"]
 
 
 @pytest.mark.gpu
