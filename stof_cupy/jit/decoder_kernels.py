@@ -110,15 +110,15 @@ def rotary(dtype: str, interleaved: bool) -> KernelSpec:
 
 @cache
 def kv_cache(dtype: str) -> KernelSpec:
-    """Return what writes new keys or values at their positions of a cache."""
+    """Return what writes new keys or values, or both, at their positions of caches."""
     t = _SHORT[dtype]
     return KernelSpec(
         name=f"kv_cache_{t}",
         header="kv_cache.cuh",
         type=f"stof::KvCache<stof::{t}>",
         params=(
-            *((name, "u8") for name in ("x", "positions", "cache")),
-            *((f"x_{axis}", "i8") for axis in _AXES),
+            *((name, "u8") for name in ("x", "values", "positions", "cache", "value_cache")),
+            *((f"{name}_{axis}", "i8") for name in ("x", "values") for axis in _AXES),
             *((f"cache_{axis}", "i8") for axis in ("batch", "head", "key")),
             *((name, "i8") for name in ("position_batch", "rows")),
             *((name, "i4") for name in ("heads", "seq", "keys", "head_dim", "wide", "ring")),

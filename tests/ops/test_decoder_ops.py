@@ -269,6 +269,29 @@ def test_kv_cache_kernel_goes_round(dtype, where):
 
 
 @pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
+@pytest.mark.parametrize("head_dim", [8, 20])
+def test_keys_and_values_in_one_launch(head_dim, dtype, where):
+    g = rng(head_dim)
+    k = random_array(g, (2, 3, 5, head_dim), dtype)
+    v = random_array(g, (2, 5, 3, head_dim), dtype).transpose(0, 2, 1, 3)
+    before = [random_array(g, (2, 3, 7, head_dim), dtype) for _ in range(2)]
+    at = np.array([[5, 6, 7, 8, 9], [0, 1, 2, 3, 4]], np.int32)
+    expected = [each.copy() for each in before]
+    kv_cache.write_caches(k, v, *expected, at, ring=True)
+    for x, to in zip((k, v), expected, strict=True):
+        assert np.array_equal(to[0, :, [5, 6, 0, 1, 2]], x[0].transpose(1, 0, 2))
+    caches = [put(each, where) for each in before]
+    if where == "gpu":
+        kv_cache.write_caches(put(k, where), put(v, where), *caches, put(at, where), ring=True)
+        caches = [each.get() for each in caches]
+    else:
+        blocks, fields = kv_cache.arguments(k, caches[0], at, True, v, caches[1])
+        on_host.launch(decoder_kernels.kv_cache(dtype), (blocks, 1), **fields)
+    for cache, to in zip(caches, expected, strict=True):
+        assert np.array_equal(cache.view(np.uint16), to.view(np.uint16))
+
+
+@pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
 @pytest.mark.parametrize("vocabulary", [1, 7, 8, 8191, 8200, 50000])
 def test_greedy_kernel(vocabulary, dtype, where):
     g = rng(vocabulary)
