@@ -27,7 +27,7 @@ def main() -> None:
     options.add_argument("--backend", default="auto", help="auto, cuda or numpy (default: auto)")
     args = options.parse_args()
 
-    engine = TransformerEngine(zoo.smollm2(), backend=args.backend, cuda_graphs=True)
+    engine = TransformerEngine(zoo.smollm2(), backend=args.backend)
     tokens: list[int] = []
     shown = ""
 
