@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops import gemm_choice, gemm_sm80, gemm_sm90, gemm_vendor
 from stof_cupy.ops._arrays import Array, aligned, unit_last
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
-from stof_cupy.ops.gemm_model import Choice
+from stof_cupy.ops.gemm_choice import Choice
 from stof_cupy.ops.gemm_sm90 import Plan
+from stof_cupy.ops.gemm_vendor import Vendor
 
-__all__ = ["Choice", "Problem", "gemm", "operands_of", "readable"]
+__all__ = ["Choice", "Problem", "chosen", "gemm", "operands_of", "prepared", "readable"]
 
 
 def gemm(
@@ -61,6 +64,43 @@ def gemm(
     return _launch(problem, a, b, epilogue, out)
 
 
+def chosen(
+    a: Array, b: Array, *, epilogue: Epilogue | None = None, out: Array | None = None
+) -> str:
+    """Return what `gemm` would run for these arguments, by name.
+
+    "cublaslt" and which of its algorithms, "sm90" or "sm80" and which of our tiles, or "numpy".
+    Which cuBLASLt that is says `gemm_vendor.version`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chosen(np.ones((2, 3)), np.ones((3, 4)))
+    'numpy'
+    """
+    epilogue = Epilogue() if epilogue is None else epilogue
+    where, problem = validate(a, b, epilogue, out)
+    if where == "numpy":
+        return where
+    import cupy
+
+    with cupy.cuda.Device(a.device.id):
+        c = cupy.empty((problem.m, problem.n), a.dtype) if out is None else as_rows(out)
+        rows, operands = as_rows(a), operands_of(epilogue)
+        *vendors, always = _ways(problem, rows, b.T)
+        for way in vendors:
+            if prepared(way, problem, rows, b.T, c, operands) is not None:
+                return gemm_choice.name_of(way)
+    return gemm_choice.name_of(always)
+
+
+def _ways(problem: Problem, a: Array, b: Array) -> tuple[Choice, ...]:
+    from stof_cupy.jit.device import facts
+
+    found = gemm_sm90.layout(problem, a, b)
+    return gemm_choice.choices(problem, found, facts(a.device.id))
+
+
 def _launch(
     problem: Problem,
     a: Array,
@@ -69,31 +109,44 @@ def _launch(
     out: Array | None,
     choice: Choice | None = None,
 ) -> Array:
-    """Run a kernel on the arrays' device and CuPy's current stream, by default the model's."""
+    """Run a kernel on the arrays' device and CuPy's current stream, by default what is chosen."""
     import cupy
 
-    from stof_cupy.jit.device import facts
-
-    device = a.device.id
-    with cupy.cuda.Device(device):
+    with cupy.cuda.Device(a.device.id):
         if out is None:
             out = cupy.empty((*a.shape[:-1], problem.n), a.dtype)
         if not out.size:
             return out
         c = as_rows(out)
         in_place = c.data.ptr == out.data.ptr
-        rows, weight = as_rows(a), b.T
-        if choice is None:
-            found = gemm_sm90.layout(problem, rows, weight)
-            choice = gemm_model.choose(problem, found, facts(device))
-        operands = operands_of(epilogue)
-        if isinstance(choice, Plan):
-            gemm_sm90.prepare(choice, problem, rows, weight, c, **operands)()
-        else:
-            gemm_sm80.launch(choice, problem, rows, weight, c, **operands)
+        rows, weight, operands = as_rows(a), b.T, operands_of(epilogue)
+        for way in _ways(problem, rows, weight) if choice is None else (choice,):
+            run = prepared(way, problem, rows, weight, c, operands)
+            if run is not None:
+                run()
+                break
         if not in_place:
             out[...] = c.reshape(out.shape)
     return out
+
+
+def prepared(
+    choice: Choice, problem: Problem, a: Array, b: Array, c: Array, operands: dict[str, Any]
+) -> Callable[[], None] | None:
+    """Return a launch on the current device and stream; None if cuBLASLt cannot run now.
+
+    Parameters
+    ----------
+    a, b, c : cupy.ndarray
+        ``(M, K)``, ``(N, K)`` and the result's rows, all matrices.
+    operands : dict
+        From `operands_of`.
+    """
+    if isinstance(choice, Vendor):
+        return gemm_vendor.prepare(choice, problem, a, b, c, **operands)
+    if isinstance(choice, Plan):
+        return gemm_sm90.prepare(choice, problem, a, b, c, **operands)
+    return partial(gemm_sm80.launch, choice, problem, a, b, c, **operands)
 
 
 def operands_of(epilogue: Epilogue) -> dict[str, Any]:

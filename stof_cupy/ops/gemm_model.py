@@ -30,6 +30,7 @@ __all__ = [
     "choose",
     "choose_norm",
     "explain",
+    "norm_candidates",
 ]
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -158,14 +159,21 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
     True
     """
     constants = Constants()
-    plans = [Plan(Sm90Gemm(128, n, across=-(-problem.n // n))) for n in (64, 128, 192, 256)]
-    if facts.arch != "90a" or not ALL_OF_HOPPER:
-        plans = []
-    legal = [plan for plan in plans if gemm_sm90.fault(plan, problem, found) is None]
+    legal = list(norm_candidates(problem, found, facts))
     times = [(_predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
     apart = explain(problem, found, facts)[0].us + constants.launch_us
     apart += 4 * problem.m * problem.n / _bandwidth(facts, constants)  # read and written again
     return legal[min(times)[1]] if times and min(times)[0] < apart else None
+
+
+def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Iterator[Plan]:
+    """Yield every way to compute a product and normalise its rows in one kernel."""
+    if facts.arch != "90a" or not ALL_OF_HOPPER:
+        return
+    for n in (64, 128, 192, 256):
+        plan = Plan(Sm90Gemm(128, n, across=-(-problem.n // n)))
+        if gemm_sm90.fault(plan, problem, found) is None:
+            yield plan
 
 
 def _predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
