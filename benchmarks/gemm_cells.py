@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from os import cpu_count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from shapes import GEMM_CUBES, GEMM_ROWS, GEMM_WEIGHTS, NORM_MOST
@@ -19,10 +19,13 @@ from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import gemm_sm90
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm as gemm_module
-from stof_cupy.ops import gemm_model, reference
+from stof_cupy.ops import gemm_choice, gemm_model, reference
 from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_choice import APART, name_of
 from stof_cupy.ops.gemm_norm import gemm_layer_norm
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
+from stof_cupy.ops.gemm_timing import measure, measure_norm, normal, to_time
+from stof_cupy.ops.gemm_vendor import Vendor
 from stof_cupy.ops.norm import layer_norm
 from stof_cupy.testing import assert_close, budget
 
@@ -85,6 +88,14 @@ class Cell:
         return self.shape[0] > 16 and self.moved < 32 * 2**20
 
 
+class Measured(NamedTuple):
+    """What is chosen for a cell, what the model would, and us of all that was timed."""
+
+    choice: str
+    model: str
+    times: dict[str, float]
+
+
 def shapes(kind: str) -> list[Shape]:
     """Return the (M, N, K) of a kind of product."""
     found = [(m, n, k) for m in GEMM_ROWS for n, k in GEMM_WEIGHTS]
@@ -102,11 +113,12 @@ def cell(kind: str, shape: Shape) -> Cell:
     cupy.get_default_memory_pool().free_all_blocks()  # torch has a pool of its own
     a, b = _operands(shape)
     columns = n // KINDS[kind].halves
-    bias = normal((n,), 2)
-    residual = normal((m, columns), 3) if KINDS[kind].residual else None
+    bias = normal((n,), DTYPE, 2)
+    residual = normal((m, columns), DTYPE, 3) if KINDS[kind].residual else None
     normed = k if kind == "fold" else columns
+    weight, shift = (normal((normed,), DTYPE, seed) for seed in (4, 5))
     out = cupy.full((m, columns), np.nan, np.float16).view(as_dtype(DTYPE))
-    made = Cell(kind, shape, a, b, bias, residual, normal((normed,), 4), normal((normed,), 5), out)
+    made = Cell(kind, shape, a, b, bias, residual, weight, shift, out)
     ours(made)()
     return Cell(**{**vars(made), "allowed": 2 * check(made)})
 
@@ -114,16 +126,7 @@ def cell(kind: str, shape: Shape) -> Cell:
 @lru_cache(maxsize=1)
 def _operands(shape: Shape) -> tuple[Any, Any]:
     m, n, k = shape
-    return normal((m, k), 0), normal((n, k), 1, k**-0.5)
-
-
-def normal(shape: tuple[int, ...], seed: int, scale: float = 1.0) -> Any:
-    """Return normal numbers in bfloat16: the upper halves of float32's bits."""
-    import cupy
-
-    x = cupy.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-    x *= np.float32(scale)
-    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(as_dtype(DTYPE))
+    return normal((m, k), DTYPE, 0), normal((n, k), DTYPE, 1, k**-0.5)
 
 
 def check(cell: Cell) -> float:
@@ -191,30 +194,52 @@ def problem_of(kind: str, shape: Shape) -> Problem:
     return Problem(DTYPE, m, n // KINDS[kind].halves, k, KINDS[kind])
 
 
-def templates(cell: Cell) -> Call:
-    """Return a call of what the model chooses among our own kernels."""
+@lru_cache(maxsize=1)
+def measured(kind: str, shape: Shape) -> Measured:
+    """Time the ways to compute a cell, from then on ours is the fastest, and say which that is."""
     from stof_cupy.jit.device import facts
 
-    after, weight = epilogue(cell), cell.b.T
+    problem, here = problem_of(kind, shape), facts()
+    if kind == "layer_norm":
+        times = measure_norm(problem)
+        plan, guess = gemm_choice.norm(problem, Layout(), here), gemm_model.choose_norm
+        found = guess(problem, Layout(), here)
+        named = [APART if each is None else name_of(each) for each in (plan, found)]
+        return Measured(*named, dict(times))
+    times = measure(problem)
+    chosen = gemm_choice.choices(problem, Layout(), here)[0]
+    return Measured(
+        name_of(chosen), name_of(gemm_model.choose(problem, Layout(), here)), dict(times)
+    )
+
+
+def templates(cell: Cell) -> Call | None:
+    """Return a call of the fastest of our own kernels; None if ours is that already."""
+    from stof_cupy.jit.device import facts
+
     problem = problem_of(cell.kind, cell.shape)
-    choice = gemm_model.choose(problem, Layout(), facts())
+    *others, choice = gemm_choice.choices(problem, Layout(), facts())
+    if cell.kind in ("layer_norm", "fold") or not others:
+        return None
+    after, weight = epilogue(cell), cell.b.T
     return lambda: gemm_module._launch(problem, cell.a, weight, after, cell.out, choice)
 
 
 def compile_all(cells: Iterable[tuple[str, Shape]]) -> None:
-    """Compile what the model chooses for some cells, in parallel."""
+    """Compile what may be chosen for some cells, in parallel."""
     from stof_cupy.jit.device import facts
 
     here, specs = facts(), dict[KernelSpec, None]()
     for kind, shape in cells:
         problem = problem_of(kind, shape)
-        choice: Any = gemm_model.choose(problem, Layout(), here)
+        ways: list[Any] = to_time(problem, Layout(), here)
         if kind == "layer_norm":
-            choice = gemm_model.choose_norm(problem, Layout(), here) or choice
-        if isinstance(choice, Plan):
-            specs[gemm_sm90(DTYPE, choice.config, problem.epilogue)] = None
-        else:
-            specs[choice.spec(problem)] = None
+            ways += gemm_model.norm_candidates(problem, Layout(), here)
+        for way in ways:
+            if isinstance(way, Plan):
+                specs[gemm_sm90(DTYPE, way.config, problem.epilogue)] = None
+            elif not isinstance(way, Vendor):
+                specs[way.spec(problem)] = None
     store = Store(env.cache_dir("kernels"))
     with ThreadPoolExecutor(cpu_count()) as pool:
         list(pool.map(lambda spec: store.get(spec, here.arch), specs))
