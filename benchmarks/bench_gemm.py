@@ -19,7 +19,8 @@ bfloat16; M = N = K, and the rows and weights of shapes.py. N are columns of B: 
 half as many. Ours is compared with the float64 oracle in some rows and columns, within the budget
 of testing.py, and the others with ours everywhere, within twice that. A time is the device's, from
 replays of CUDA graphs on both sides: of 20 calls where the inputs fit L2, else, and for 16 rows and
-fewer, of one after L2 was flushed. "templates" are our own kernels where something else is chosen.
+fewer, of one after L2 was flushed. "templates" are our own kernels where something else is chosen,
+and "apart" is a product and a LayerNorm in two kernels, where ours may be one, or a fold.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ import pytest
 from gemm_cells import KINDS, Cell, Shape
 
 COPIED = 2**29  # bytes
+ULP = 2.0**-7  # of bfloat16, relative
+MINE: dict[str, Callable[[Cell], Any]] = {
+    "ours": gemm_cells.ours,
+    "templates": gemm_cells.templates,
+    "apart": gemm_cells.apart,
+}
 
 
 def cases(ways: Callable[[str], Iterable[str]], *but: str) -> list[Any]:
@@ -49,7 +56,8 @@ def cases(ways: Callable[[str], Iterable[str]], *but: str) -> list[Any]:
 
 
 def quick(kind: str) -> tuple[str, ...]:
-    return ("ours", "templates", *gemm_peers.QUICK[kind])
+    parts = ("apart",) if kind in ("layer_norm", "fold") else ("templates",)
+    return ("ours", *parts, *gemm_peers.QUICK[kind])
 
 
 def slow(kind: str) -> tuple[str, ...]:
@@ -93,7 +101,7 @@ def record(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
     """Time one way through a cell, after its result was found right."""
     known = gemm_cells.measured(kind, shape)
     cell = gemm_cells.cell(kind, shape)
-    if way in ("ours", "templates"):
+    if way in MINE:
         import cupy
 
         run, wait = mine(cell, way), cupy.cuda.Device().synchronize
@@ -114,12 +122,12 @@ def record(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
 
 
 def mine(cell: Cell, way: str) -> Callable[[], Any]:
-    """Return a call of ours, or of our templates where that is not the same."""
-    if way == "ours":
-        return gemm_cells.ours(cell)
-    run = gemm_cells.templates(cell)
+    """Return a call of ours, or another of our own where that is not the same."""
+    run = MINE[way](cell)
     if run is None:
         pytest.skip("ours is one of the templates")
+    if way == "ours":
+        return run
     want = cell.out.copy()
     run()
     found_right(way, cell, want)
@@ -146,6 +154,8 @@ def found_right(way: str, cell: Cell, got: Any) -> None:
     torch = pytest.importorskip("torch")
     tensor = attention_peers.tensor
     got = got if isinstance(got, torch.Tensor) else tensor(got)
-    off = float((got.float() - tensor(cell.out).float()).abs().max())
+    want = tensor(cell.out).float()
+    # PyTorch rounds in between what ours does not: an ulp of each value more.
+    off = float(((got.float() - want).abs() - ULP * want.abs()).max())
     if not off <= cell.allowed:
         raise AssertionError(f"{way}: off by {off:.2e}, allowed {cell.allowed:.2e}")

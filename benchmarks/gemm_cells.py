@@ -20,8 +20,10 @@ from stof_cupy.jit.gemm_sm90 import gemm_sm90
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm as gemm_module
 from stof_cupy.ops import gemm_choice, gemm_model, reference
+from stof_cupy.ops.epilogue import Normed
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import APART, name_of
+from stof_cupy.ops.gemm_fold import fold_norm, row_statistics
 from stof_cupy.ops.gemm_norm import gemm_layer_norm
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
 from stof_cupy.ops.gemm_timing import measure, measure_norm, normal, to_time
@@ -39,7 +41,8 @@ KINDS = {
     "bias_gelu": EpilogueKind(bias=True, activation="gelu_tanh"),  # the GELU that cuBLASLt has
     "swiglu": EpilogueKind(activation="silu", gated=True),
     "layer_norm": EpilogueKind(bias=True, residual=True),  # and the rows of that normalised
-    "fold": EpilogueKind(bias=True, activation="gelu_tanh"),  # of rows that are normalised before
+    # Of rows that are normalised before.
+    "fold": EpilogueKind(normed=True, bias=True, activation="gelu_tanh"),
 }
 
 
@@ -178,14 +181,46 @@ def ours(cell: Cell) -> Call:
         norm = cell.weight, cell.shift
         return lambda: gemm_layer_norm(cell.a, weight, *norm, eps=EPS, epilogue=after, out=cell.out)
     if cell.kind == "fold":
-        normed = cell.a.copy()
-
-        def folded() -> None:
-            layer_norm(cell.a, cell.weight, cell.shift, eps=EPS, out=normed)
-            gemm(normed, weight, epilogue=after, out=cell.out)
-
-        return folded
+        return _folded(cell)
     return lambda: gemm(cell.a, weight, epilogue=after, out=cell.out)
+
+
+def _folded(cell: Cell) -> Call:
+    """Return a call of the statistics of rows, and the product that the norm is folded into."""
+    import cupy
+
+    host = (x.get() for x in (cell.b, cell.weight, cell.shift, cell.bias))
+    weight, sums, bias = (cupy.asarray(x) for x in fold_norm(*host))
+    statistics = cupy.empty((cell.shape[0], 2), np.float32)
+    activation = KINDS[cell.kind].activation
+    after = Epilogue(bias=bias, activation=activation, normed=Normed(statistics, sums))
+
+    def run() -> None:
+        row_statistics(cell.a, eps=EPS, out=statistics)
+        gemm(cell.a, weight.T, epilogue=after, out=cell.out)
+
+    return run
+
+
+def apart(cell: Cell) -> Call | None:
+    """Return a call of a norm and a product, where ours is one kernel or a fold."""
+    after, weight = epilogue(cell), cell.b.T
+    if cell.kind == "layer_norm":
+
+        def norm_last() -> None:
+            gemm(cell.a, weight, epilogue=after, out=cell.out)
+            layer_norm(cell.out, cell.weight, cell.shift, eps=EPS, out=cell.out)
+
+        return norm_last
+    if cell.kind != "fold":
+        return None
+    normed = cell.a.copy()
+
+    def norm_first() -> None:
+        layer_norm(cell.a, cell.weight, cell.shift, eps=EPS, out=normed)
+        gemm(normed, weight, epilogue=after, out=cell.out)
+
+    return norm_first
 
 
 def problem_of(kind: str, shape: Shape) -> Problem:

@@ -21,6 +21,7 @@ import numpy as np
 FEW = 16  # rows, for which weights are streamed
 MIB = 2**20
 REGRET = 1.05
+OWN = ("ours", "templates", "apart")
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Cell:
     @property
     def peer(self) -> tuple[float, str] | None:
         """Return the best peer's time, and which that is."""
-        others = {n: t for n, t in self.times.items() if n not in ("ours", "templates")}
+        others = {n: t for n, t in self.times.items() if n not in OWN}
         return min((t, n) for n, t in others.items()) if others else None
 
     @property
@@ -60,6 +61,8 @@ class Cell:
         if self.peer is not None:
             mark = "*" if self.peer[1] in self.with_host else ""
             text += f" {self.ratio():5.2f}x {self.peer[1]}{mark} {self.peer[0]:.1f}"
+        if "apart" in self.times:
+            text += f" | apart {self.times['apart']:.1f}"
         if "templates" in self.times:
             text += f" | templates {self.times['templates']:.1f} {self.ratio(True) or 0:.2f}x"
         return f"{text} | {self.choice}" if self.choice else text

@@ -60,6 +60,11 @@ struct Shape {
   static_assert(kM % (64 * kSharers) == 0 && kN % 8 == 0);
   static_assert(!kTransposedB || kN % 64 == 0, "slabs are 64 wide");
   static_assert(kSwapped ? kBlocks == 1 : kN % (64 * kHalves) == 0, "whole slabs of output");
+  // Coupled columns are in one thread; swapped ones in what a warpgroup transposes.
+  static constexpr int kApart = Epilogue::kApart;
+  static_assert(kApart == 0 || (kSwapped ? 64 : kN) % (2 * kApart) == 0);
+  static_assert(kAcross_ == 0 || (kApart == 0 && !Epilogue::kStatistics && !Epilogue::kHeads));
+  static_assert(kHalves == 1 || !Epilogue::kStatistics);
   static_assert(kCluster == 1 || kN % (16 * kCluster) == 0, "parts of B are whole swizzle atoms");
 
   // The launch gives every thread 168 registers, which the loading warpgroup hands to the others.
@@ -120,14 +125,21 @@ struct Shape {
     float* partial;  // if kSplit: what warpgroups have summed up, in the order of their registers
     int* counters;   // if kSplit: for each tile and warpgroup 0; and 0 again after the kernel
     u32* report;     // see Waiter
+    const float* row_statistics;  // see epilogue::Operands
+    const float* column_sums;
+    const int* positions;
+    const float* frequency;
+    float* statistics;        // (m, ceil(n / 64), 2), if Statistics are told
     i64 residual_row, c_row;  // strides in elements
+    i64 c_batch, c_head;      // of heads
     int m, n, k;              // of the output
     int tiles_a, tiles_b;     // clusters of tiles along A, tiles along B
     int group;                // see raster
     int splits, split_steps;  // pieces of K and their steps, fewer in the last; if kSplit
     int mapped_c, mapped_residual;
     int pairs_c, pairs_residual;  // rows are 4-byte aligned
-    float scale, eps;
+    int turned, half, head_dim, seq;
+    float scale, eps, magnitude;
   };
 
   __device__ static __forceinline__ int units(const Params& p) {
@@ -148,7 +160,7 @@ struct Shape {
   }
 
   __device__ static __forceinline__ epilogue::Operands operands(const Params& p) {
-    return {p.bias, p.residual, p.residual_row, p.scale, p.m, p.n, p.n * kHalves, p.pairs_residual};
+    return epilogue::operands_of<kHalves>(p);
   }
 };
 

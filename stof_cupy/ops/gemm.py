@@ -1,4 +1,4 @@
-"""Matrix products with a fused epilogue: ``activation(scale * a @ b + bias) + residual``."""
+"""Matrix products with a fused epilogue: bias, activation, residual and more (`Epilogue`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 from stof_cupy.ops.gemm_choice import Choice
 from stof_cupy.ops.gemm_sm90 import Plan
+from stof_cupy.ops.gemm_stages import result_shape, stages_of, turn_after
 from stof_cupy.ops.gemm_vendor import Vendor
 
 __all__ = ["Choice", "Problem", "chosen", "gemm", "operands_of", "prepared", "readable"]
@@ -30,15 +31,17 @@ def gemm(
         Shape ``(K, N)``, dtype of `a`. A weight stored ``(N, K)`` is passed as ``w.T``: nothing is
         copied, and it is the layout the kernel reads fastest.
     epilogue : Epilogue, optional
-        Bias, activation and residual; left out: the plain product. A gated one halves the columns.
+        Bias, activation, residual and more; left out: the plain product. A gated one halves the
+        columns.
     out : ndarray, optional
-        Where to write the result: shape ``(..., M, N)``, dtype of `a`, contiguous last axis. It may
-        be the residual itself, but must not overlap any other input.
+        Where to write the result: its shape, dtype of `a`, contiguous last axis. It may be the
+        residual itself, but must not overlap any other input.
 
     Returns
     -------
     ndarray
-        Shape ``(..., M, N)``, dtype of `a`, accumulated in float32 (NumPy: float32 or wider).
+        Shape ``(..., M, N)``, or of heads ``(batch, heads, M, N / heads)``; dtype of `a`,
+        accumulated in float32 (NumPy: float32 or wider).
 
     Raises
     ------
@@ -58,9 +61,11 @@ def gemm(
     epilogue = Epilogue() if epilogue is None else epilogue
     where, problem = validate(a, b, epilogue, out)
     if where == "numpy":
-        from stof_cupy.ops import cpu
+        from stof_cupy.ops import cpu, cpu_gemm
 
-        return cpu.gemm(a, b, epilogue=epilogue, out=out)
+        if epilogue.kind.rows_alone and not epilogue.turned_after:
+            return cpu.gemm(a, b, epilogue=epilogue, out=out)
+        return cpu_gemm.gemm(a, b, epilogue, out)
     return _launch(problem, a, b, epilogue, out)
 
 
@@ -85,7 +90,9 @@ def chosen(
     import cupy
 
     with cupy.cuda.Device(a.device.id):
-        c = cupy.empty((problem.m, problem.n), a.dtype) if out is None else as_rows(out)
+        if out is None:
+            out = cupy.empty(result_shape(a, problem.n, epilogue), a.dtype)
+        c = out if epilogue.heads else as_rows(out)
         rows, operands = as_rows(a), operands_of(epilogue)
         *vendors, always = _ways(problem, rows, b.T)
         for way in vendors:
@@ -114,10 +121,10 @@ def _launch(
 
     with cupy.cuda.Device(a.device.id):
         if out is None:
-            out = cupy.empty((*a.shape[:-1], problem.n), a.dtype)
+            out = cupy.empty(result_shape(a, problem.n, epilogue), a.dtype)
         if not out.size:
             return out
-        c = as_rows(out)
+        c = out if epilogue.heads else as_rows(out)
         in_place = c.data.ptr == out.data.ptr
         rows, weight, operands = as_rows(a), b.T, operands_of(epilogue)
         for way in _ways(problem, rows, weight) if choice is None else (choice,):
@@ -125,6 +132,8 @@ def _launch(
             if run is not None:
                 run()
                 break
+        if epilogue.rotary is not None and epilogue.turned_after:
+            turn_after(epilogue.rotary, c)
         if not in_place:
             out[...] = c.reshape(out.shape)
     return out
@@ -153,7 +162,13 @@ def operands_of(epilogue: Epilogue) -> dict[str, Any]:
     """Return what a kernel reads besides A and B, copied where it could not read it."""
     residual = None if epilogue.residual is None else unit_last(as_rows(epilogue.residual))
     scale = 1.0 if epilogue.scale is None else epilogue.scale
-    return {"bias": readable(epilogue.bias), "residual": residual, "scale": scale}
+    stages = stages_of(epilogue)
+    return {
+        "bias": readable(epilogue.bias),
+        "residual": residual,
+        "scale": scale,
+        "stages": stages,
+    }
 
 
 def readable(x: Array | None) -> Array | None:

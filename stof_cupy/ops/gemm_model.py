@@ -105,7 +105,9 @@ class Estimate:
 def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Iterator[Choice]:
     """Yield every way to compute a problem; the kernel of sm_80 always can."""
     for tile in GEMM_TILES:
-        yield gemm_sm80.Config(tile)
+        small = gemm_sm80.Config(tile)
+        if small.fault(problem) is None:
+            yield small
     if facts.arch != "90a":
         return
     for config in GEMM_SM90_CONFIGS:
@@ -249,7 +251,8 @@ def _clock(facts: DeviceFacts, c: Constants) -> float:
 
 def _epilogue_clk(kind: EpilogueKind, c: Constants) -> float:
     """Return the clocks of an SM for 128 sums."""
-    clk = c.plain + c.bias * kind.bias + c.other * kind.residual
+    clk = c.plain + c.bias * kind.bias + c.other * (kind.residual + kind.normed + kind.statistics)
+    clk += c.gelu if kind.rotary else 0.0
     if kind.activation is not None:
         clk += {"gelu": c.gelu, "gelu_tanh": c.silu, "silu": c.silu}.get(kind.activation, 1.0)
     return clk / kind.halves

@@ -64,6 +64,9 @@ def gemm_layer_norm(
     """
     epilogue = Epilogue() if epilogue is None else epilogue
     where, problem = validate(a, b, epilogue, out)
+    if not problem.epilogue.rows_alone or epilogue.turned_after:
+        got = problem.epilogue.name.lstrip("_")
+        raise ArgumentError(mismatch("epilogue", got, "one that changes elements alone"))
     if problem.n == 0:
         raise ShapeError(mismatch("b", tuple(b.shape), "at least one column"))
     for name, x in (("weight", weight), ("bias", bias)):

@@ -14,7 +14,8 @@ from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
 from stof_cupy.ops.gemm_args import Problem
-from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, matrix, operand
+from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, axes_of_heads, matrix, operand
+from stof_cupy.ops.gemm_stages import HeadsOf, Stages, stage_fields
 
 __all__ = ["Layout", "Norm", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
 
@@ -161,6 +162,7 @@ def prepare(
     bias: Array | None = None,
     residual: Array | None = None,
     scale: float = 1.0,
+    stages: Stages | None = None,
     norm: Norm | None = None,
     report: int = 0,
 ) -> Prepared:
@@ -171,10 +173,11 @@ def prepare(
     plan, problem
         What `fault` has nothing against.
     a, b, c : cupy.ndarray
-        ``(M, K)``, ``(N, K)`` and the result's rows, all matrices.
+        ``(M, K)``, ``(N, K)`` and the result's rows, all matrices, or heads.
     bias, residual : cupy.ndarray, optional
         Contiguous and 4-byte aligned; with a unit column stride.
     scale : float
+    stages : Stages, optional
     norm : Norm, optional
         With a configuration that normalises rows.
     report : int
@@ -207,13 +210,14 @@ def prepare(
         partial = cupy.empty(size, cupy.float32)
         words = counters(number).take(tiles * config.sharers)
     values = fields(
-        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map, norm),
+        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map),
+        *(norm, stages),
         partial=pointer(partial),
         counters=words,
         report=report,
     )
     clusters = min(plan.units(problem), sm_count // config.ctas)
-    arrays = (a, b, c, bias, residual, norm, partial)
+    arrays = (a, b, c, bias, residual, norm, stages, partial)
     return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)
 
 
@@ -229,12 +233,16 @@ def fields(
     sm_count: int,
     encode: Callable[..., bytes],
     norm: Norm | None = None,
+    stages: Stages | None = None,
     **pointers: int,
 ) -> dict[str, Any]:
     """Return the kernel's parameters; `encode` makes tensor maps as `tensormap.tensor_map` does."""
     added = None if residual is None else matrix(residual)
-    where = (matrix(a), matrix(b), matrix(c), added)
+    heads = HeadsOf.of(c)
+    result = matrix(c) if heads is None else matrix(c[0, 0])._replace(row=2 * heads.step)
+    where = (matrix(a), matrix(b), result, heads, added)
     found = _fields(plan, problem, *where, pointer(bias), scale, sm_count, encode)
+    found = found | stage_fields(stages, c)
     norm = norm or Norm(None, None, 0.0)
     weights = {"norm_weight": pointer(norm.weight), "norm_bias": pointer(norm.bias)}
     return found | weights | {"eps": norm.eps} | pointers
@@ -247,6 +255,7 @@ def _fields(
     a: Matrix,
     b: Matrix,
     c: Matrix,
+    heads: HeadsOf | None,
     residual: Matrix | None,
     bias: int,
     scale: float,
@@ -264,6 +273,8 @@ def _fields(
     maps: dict[str, Any] = {}
     for name, x in (("c", c), ("residual", residual)):
         found = None if x is None or config.swapped else axes(x)
+        if name == "c" and heads is not None and not config.swapped:
+            found = axes_of_heads(c, heads)
         maps[f"mapped_{name}"] = found is not None
         maps[f"map_{name}"] = bytes(128)
         if x is not None and found is not None:
@@ -279,7 +290,7 @@ def _fields(
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         **{"tiles_a": tiles_a, "tiles_b": tiles_b, "group": plan.raster(sm_count)},
         **{"splits": plan.pieces(problem), "split_steps": plan.split_steps(problem)},
-        "pairs_c": c.address % 4 == 0 and c.row % 4 == 0,
+        "pairs_c": c.address % 4 == 0 and c.row % 4 == 0 and (heads is None or heads.pairs),
         "pairs_residual": added.address % 4 == 0 and added.row % 4 == 0,
         "scale": scale,
     }

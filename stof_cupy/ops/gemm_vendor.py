@@ -90,8 +90,8 @@ def fault(problem: Problem) -> str | None:
         return mismatch("dtype", problem.dtype, " or ".join(_TYPES))
     if min(problem.m, problem.n, problem.k) == 0:
         return mismatch("(M, N, K)", (problem.m, problem.n, problem.k), "no empty axis")
-    if kind.gated:
-        return mismatch("epilogue", "gated", "one that is not")
+    if kind.gated or not kind.rows_alone:
+        return mismatch("epilogue", kind.name, "one that changes elements")
     if kind.activation not in _ACTIVATIONS:
         expected = "None, 'relu' or 'gelu_tanh'"
         return mismatch("activation", repr(kind.activation), expected)
@@ -202,6 +202,7 @@ def prepare(
     bias: Array | None = None,
     residual: Array | None = None,
     scale: float = 1.0,
+    stages: None = None,
 ) -> Callable[[], None] | None:
     """Return a launch on the current device and CuPy's current stream; None if there is none now.
 
