@@ -44,7 +44,7 @@ struct Output {
 
   __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
     if constexpr (K::kSplit) {
-      if (!add_up(sums, unit)) return;
+      if (p.splits > 1 && !add_up(sums, unit)) return;
     }
     if constexpr (K::kApart > 0 && !K::kSwapped) couple(sums, unit);
     if constexpr (K::kAcross > 0)

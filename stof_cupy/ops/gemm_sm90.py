@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
+from stof_cupy.jit.clusters import active_clusters
 from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
@@ -18,6 +19,9 @@ from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, axes_of_heads
 from stof_cupy.ops.gemm_stages import HeadsOf, Stages, stage_fields
 
 __all__ = ["Layout", "Norm", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
+
+
+_MOST_COUNTERS = 2**14  # of a product in pieces: which a captured launch keeps for good
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,9 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
     most = _steps(problem) if config.split else 1
     if not 1 <= plan.splits <= most:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
+    counted = math.prod(plan.tiles(problem)) * config.cluster * config.sharers
+    if plan.splits > 1 and counted > _MOST_COUNTERS:
+        return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
     if plan.units(problem) * config.cluster * config.sharers > 2**31 - 2**16:
         return mismatch("tiles", plan.units(problem), "fewer than 2**31")
     return None
@@ -204,10 +211,10 @@ def prepare(
     run = kernel(gemm_sm90(problem.dtype, config, problem.epilogue), number)
     sm_count = device.facts(number).sm_count
     partial, words = None, 0
-    if config.split:
+    pieces = plan.pieces(problem)
+    if pieces > 1:
         tiles = math.prod(plan.tiles(problem)) * config.cluster
-        size = tiles * plan.pieces(problem) * config.m * config.n
-        partial = cupy.empty(size, cupy.float32)
+        partial = cupy.empty(tiles * pieces * config.m * config.n, cupy.float32)
         words = counters(number).take(tiles * config.sharers)
     values = fields(
         *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map),
@@ -216,7 +223,7 @@ def prepare(
         counters=words,
         report=report,
     )
-    clusters = min(plan.units(problem), sm_count // config.ctas)
+    clusters = min(plan.units(problem), active_clusters(run, number, sm_count))
     arrays = (a, b, c, bias, residual, norm, stages, partial)
     return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)
 
@@ -237,13 +244,11 @@ def fields(
     **pointers: int,
 ) -> dict[str, Any]:
     """Return the kernel's parameters; `encode` makes tensor maps as `tensormap.tensor_map` does."""
-    added = None if residual is None else matrix(residual)
-    heads = HeadsOf.of(c)
+    added, heads = None if residual is None else matrix(residual), HeadsOf.of(c)
     result = matrix(c) if heads is None else matrix(c[0, 0])._replace(row=2 * heads.step)
     where = (matrix(a), matrix(b), result, heads, added)
     found = _fields(plan, problem, *where, pointer(bias), scale, sm_count, encode)
-    found = found | stage_fields(stages, c)
-    norm = norm or Norm(None, None, 0.0)
+    found, norm = found | stage_fields(stages, c), norm or Norm(None, None, 0.0)
     weights = {"norm_weight": pointer(norm.weight), "norm_bias": pointer(norm.bias)}
     return found | weights | {"eps": norm.eps} | pointers
 
@@ -270,16 +275,14 @@ def _fields(
     if left is None or right is None:
         raise UnsupportedError(str(fault(plan, problem, None)))
     boxes = left.box(config.m), right.box(config.n, config.cluster)
-    maps: dict[str, Any] = {}
-    for name, x in (("c", c), ("residual", residual)):
-        found = None if x is None or config.swapped else axes(x)
-        if name == "c" and heads is not None and not config.swapped:
-            found = axes_of_heads(c, heads)
-        maps[f"mapped_{name}"] = found is not None
-        maps[f"map_{name}"] = bytes(128)
-        if x is not None and found is not None:
-            maps[f"map_{name}"] = encode(x.address, dtype, *found, (BLOCK, BLOCK, 1, 1))
     added = residual or Matrix(0, 0, 0, 0, 0)
+    of_c = axes(c) if heads is None else axes_of_heads(c, heads)
+    maps: dict[str, Any] = {}
+    for name, x, found in (("c", c, of_c), ("residual", added, axes(added))):
+        maps |= {f"mapped_{name}": False, f"map_{name}": bytes(128)}
+        if found is not None and not config.swapped:
+            made = encode(x.address, dtype, *found, (BLOCK, BLOCK, 1, 1))
+            maps |= {f"mapped_{name}": True, f"map_{name}": made}
     tiles_a, tiles_b = plan.tiles(problem)
     return {
         "map_a": encode(left.address, dtype, left.dims, left.strides, boxes[0]),

@@ -265,7 +265,8 @@ def test_what_it_cannot_take(lt: Lt) -> None:
         (Problem("float16", 8, 8, 0), "empty"),
         (Problem("float16", 8, 8, 8, EpilogueKind(activation="silu")), "activation"),
         (Problem("float16", 8, 8, 8, EpilogueKind(activation="gelu")), "activation"),
-        (Problem("float16", 8, 8, 8, EpilogueKind(activation="relu", gated=True)), "gated"),
+        (Problem("float16", 8, 8, 8, EpilogueKind(activation="relu", gated=True)), "gate"),
+        (Problem("float16", 8, 8, 8, EpilogueKind(heads=True)), "heads"),
         (Problem("float16", 8, 8, 8, EpilogueKind(activation="relu", residual=True)), "residual"),
     ],
 )
