@@ -24,6 +24,7 @@ from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
 from stof_cupy.jit.decoder_kernels import kv_cache, rms_norm, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
+from stof_cupy.jit.gemm_statistics import row_statistics
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -306,6 +307,8 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
+    every = EpilogueKind(normed=True, bias=True, rotary=128, statistics=True, heads=True)
+    specs += [gemm_sm80("bfloat16", GEMM_TILES[0], every), row_statistics("bfloat16")]
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 
 

@@ -174,6 +174,8 @@ GEMM_SM90_CONFIGS = (
 _GELU = EpilogueKind(bias=True, activation="gelu")
 _RESIDUAL = EpilogueKind(bias=True, residual=True)
 _GATED = EpilogueKind(activation="silu", gated=True)
+_QUERIES = EpilogueKind(bias=True, rotary=128, heads=True)
+_FOLDED = EpilogueKind(normed=True, bias=True, activation="gelu", residual=True, statistics=True)
 
 GEMM_SM90_AHEAD = (
     ("bfloat16", GEMM_SM90_CONFIGS[0], PLAIN),
@@ -186,6 +188,8 @@ GEMM_SM90_AHEAD = (
     ("float16", replace(GEMM_SM90_CONFIGS[0], transposed_a=True, transposed_b=True), PLAIN),
     ("float16", GEMM_SM90_CONFIGS[-1], _GATED),
     ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),
+    ("bfloat16", GEMM_SM90_CONFIGS[0], _QUERIES),
+    ("float16", GEMM_SM90_CONFIGS[8], _FOLDED),
 )
 """What is compiled ahead: a few that need most registers, and what each can do once."""
 
