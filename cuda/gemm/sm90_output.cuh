@@ -44,7 +44,7 @@ struct Output {
 
   __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
     if constexpr (K::kSplit) {
-      if (p.splits > 1 && !add_up(sums, unit)) return;
+      if (unit.pieces > 1 && !add_up(sums, unit)) return;
     }
     if constexpr (K::kApart > 0 && !K::kSwapped) couple(sums, unit);
     if constexpr (K::kAcross > 0)
@@ -87,7 +87,7 @@ struct Output {
     sync();
     const u32 flag = smem + K::kFlags + 4 * group;
     if (thread == 0) {
-      const bool last = atomicAdd(p.counters + part, 1) == p.splits - 1;
+      const bool last = atomicAdd(p.counters + part, 1) == unit.pieces - 1;
       if (last) p.counters[part] = 0;
       ptx::store_shared_4(flag, last);
     }
@@ -99,7 +99,7 @@ struct Output {
 #pragma unroll
       for (int i = 0; i < K::kN / 2; ++i) sums[block][i] = 0.f;
 #pragma unroll 1
-    for (int piece = 0; piece < p.splits; ++piece) {
+    for (int piece = 0; piece < unit.pieces; ++piece) {
 #pragma unroll
       for (int block = 0; block < K::kBlocks; ++block)
 #pragma unroll

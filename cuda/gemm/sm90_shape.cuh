@@ -14,8 +14,13 @@ enum Wait { kFull = 1, kEmpty, kResidual, kStatistics };
 // A piece of work: a tile, or if kSplit some of the steps along K of one.
 struct Unit {
   int tile_a, tile_b;
-  int first, steps;  // along K
-  int tile, split;   // the tile's number, and which of its pieces
+  int first, steps;         // along K
+  int tile, split, pieces;  // the tile's number, and which of how many pieces
+};
+
+// Where a cluster is in its work: the next unit, and in a stream the next step and the last.
+struct Work {
+  int unit, step, end;
 };
 
 // Tiles are kM rows of A times kN columns of B. Two warpgroups multiply: if kPingPong, each has a
@@ -135,28 +140,56 @@ struct Shape {
     int m, n, k;              // of the output
     int tiles_a, tiles_b;     // clusters of tiles along A, tiles along B
     int group;                // see raster
-    int splits, split_steps;  // pieces of K and their steps, fewer in the last; if kSplit
+    int splits, split_steps;  // most pieces of K; their steps, fewer in the last; if kSplit
+    int stream, whole;        // 0, or each cluster's steps of what comes after so many whole tiles
     int mapped_c, mapped_residual;
     int pairs_c, pairs_residual;  // rows are 4-byte aligned
     int turned, half, head_dim, seq;
     float scale, eps, magnitude;
   };
 
-  __device__ static __forceinline__ int units(const Params& p) {
-    return p.tiles_a * p.tiles_b * (kSplit ? p.splits : 1);
+  __device__ static __forceinline__ Work work(const Params& p) {
+    const int cluster = blockIdx.x / kCtas;
+    Work w = {cluster, 0, 0};
+    if (kSplit && p.stream > 0) {
+      w.step = cluster * p.stream;
+      w.end = min(w.step + p.stream, (p.tiles_a * p.tiles_b - p.whole) * ceil_div(p.k, kK));
+    }
+    return w;
   }
 
-  __device__ static __forceinline__ Unit unit(const Params& p, int index, int rank) {
-    Unit u;
-    u.tile = kSplit ? index / p.splits : index;
-    u.split = kSplit ? index % p.splits : 0;
+  // The next unit of a cluster, if there is one.
+  __device__ static __forceinline__ bool next(const Params& p, Work& w, int rank, Unit& u) {
+    const int all = ceil_div(p.k, kK), tiles = p.tiles_a * p.tiles_b;
+    const bool streams = kSplit && p.stream > 0;
+    u.split = 0;
+    u.pieces = kSplit && !streams ? p.splits : 1;
+    u.first = 0;
+    u.steps = all;
+    if (w.unit < (streams ? p.whole : tiles * u.pieces)) {
+      u.tile = w.unit / u.pieces;
+      if constexpr (kSplit) {
+        u.split = w.unit % u.pieces;
+        if (!streams) u.first = u.split * p.split_steps;
+        if (!streams) u.steps = min(p.split_steps, all - u.first);
+      }
+      w.unit += gridDim.x / kCtas;
+    } else {
+      if (!streams || w.step >= w.end) return false;
+      const int tile = w.step / all;
+      u.tile = p.whole + tile;
+      u.first = w.step % all;
+      u.steps = min(all - u.first, w.end - w.step);
+      // The clusters of a tile's first and last step.
+      const int from = tile * all / p.stream, to = (tile * all + all - 1) / p.stream;
+      u.split = static_cast<int>(blockIdx.x) / kCtas - from;
+      u.pieces = to - from + 1;
+      w.step += u.steps;
+    }
     const TilePlace place = raster(u.tile, p.tiles_a, p.tiles_b, p.group);
     u.tile_a = place.row * kCluster + (kAcross > 0 ? 0 : rank);
     u.tile_b = place.col + (kAcross > 0 ? rank : 0);
-    const int all = ceil_div(p.k, kK);
-    u.first = kSplit ? u.split * p.split_steps : 0;
-    u.steps = kSplit ? min(p.split_steps, all - u.first) : all;
-    return u;
+    return true;
   }
 
   __device__ static __forceinline__ epilogue::Operands operands(const Params& p) {

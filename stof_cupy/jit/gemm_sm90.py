@@ -226,6 +226,7 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
     pointers += ["partial", "counters", "report"]
     pointers += ["row_statistics", "column_sums", "positions", "frequency", "statistics"]
     sizes = ["m", "n", "k", "tiles_a", "tiles_b", "group", "splits", "split_steps"]
+    sizes += ["stream", "whole"]
     sizes += ["mapped_c", "mapped_residual", "pairs_c", "pairs_residual"]
     sizes += ["turned", "half", "head_dim", "seq"]
     return KernelSpec(

@@ -58,7 +58,7 @@ def name_of(choice: Choice) -> str:
         return f"cublaslt {choice.rank}"
     if isinstance(choice, Plan):
         pieces = f" {choice.splits}" if choice.splits > 1 else ""
-        return f"sm90 {choice.config.name}{pieces}"
+        return f"sm90 {choice.config.name}{pieces}{' stream' if choice.stream else ''}"
     return f"sm80 {choice.tile.m}x{choice.tile.n}"
 
 

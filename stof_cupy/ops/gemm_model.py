@@ -19,6 +19,7 @@ from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS, Sm90Gemm
 from stof_cupy.ops import gemm_sm80, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_plan import steps_of
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
 
 __all__ = [
@@ -120,6 +121,11 @@ def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> It
             legal = gemm_sm90.fault(plan, problem, found) is None
             if legal and plan.pieces(problem) == splits:
                 yield plan
+        stream = Plan(config, stream=facts.sm_count)
+        if config.split and gemm_sm90.fault(stream, problem, found) is None:
+            uneven = math.prod(stream.tiles(problem)) % facts.sm_count
+            if uneven and stream.share(problem) > 1:
+                yield stream
 
 
 def explain(
@@ -208,11 +214,13 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     if config.swapped:
         tail *= 2
     pieces = plan.pieces(p)
-    if pieces > 1:
+    if pieces > 1 and not plan.stream:
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500
     if config.across:
         tail = 2 * tail + 2000  # once more over all values, and an exchange
+    if plan.stream:
+        return _streamed(plan, p, terms[bound], tail, c) / _clock(facts, c), bound
     clusters = facts.sm_count // config.ctas
     rounds = -(-plan.units(p) // clusters)
     if config.pingpong:
@@ -222,6 +230,16 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     else:
         clocks = rounds * (busy + tail) + c.start_clk
     return clocks / _clock(facts, c), bound
+
+
+def _streamed(plan: Plan, p: Problem, step: float, tail: float, c: Constants) -> float:
+    """Return the clocks of a stream: whole tiles, and then a share of the rest in few pieces."""
+    config, share = plan.config, plan.share(p)
+    whole = plan.whole(p) // plan.stream * (steps_of(p) * step + tail)
+    segments = share / steps_of(p) + 1  # of a cluster, about
+    pieces = plan.pieces(p)
+    joined = config.m * config.n * 4 * (1 + pieces) / 32 + 2500
+    return whole + share * step + segments * (tail + joined) / 2 + tail + joined + c.start_clk
 
 
 def _sm80(

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
 from stof_cupy.jit.clusters import active_clusters
-from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
+from stof_cupy.jit.gemm_sm90 import for_layout, gemm_sm90
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
 from stof_cupy.ops.gemm_args import Problem
-from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, axes_of_heads, matrix, operand
+from stof_cupy.ops.gemm_operand import BLOCK, Matrix, axes, axes_of_heads, matrix, operand
+from stof_cupy.ops.gemm_plan import Plan, steps_of
 from stof_cupy.ops.gemm_stages import HeadsOf, Stages, stage_fields
 
 __all__ = ["Layout", "Norm", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
@@ -48,57 +49,6 @@ def layout(problem: Problem, a: Array, b: Array) -> Layout | None:
     return Layout(left.transposed, right.transposed)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a problem is computed.
-
-    Attributes
-    ----------
-    config : Sm90Gemm
-    splits : int
-        Into how many pieces K is cut at most, if the configuration splits.
-    group : int
-        Clusters of tiles along A that are worked on together; 0: for the least traffic from L2.
-    """
-
-    config: Sm90Gemm
-    splits: int = 1
-    group: int = 0
-
-    def split_steps(self, problem: Problem) -> int:
-        """Return the steps along K of a piece."""
-        return -(-_steps(problem) // self.splits)
-
-    def pieces(self, problem: Problem) -> int:
-        """Return into how many pieces K is cut."""
-        return -(-_steps(problem) // self.split_steps(problem))
-
-    def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Return the clusters of tiles along A, and the tiles along B, as the kernel has them."""
-        rows, columns = problem.m, problem.columns
-        if self.config.swapped:
-            rows, columns = columns, rows
-        high = self.config.m * self.config.cluster
-        wide = self.config.n * max(1, self.config.across)
-        return -(-rows // high), -(-columns // wide)
-
-    def units(self, problem: Problem) -> int:
-        """Return how many pieces of work there are for clusters."""
-        return math.prod(self.tiles(problem)) * self.pieces(problem)
-
-    def raster(self, sm_count: int) -> int:
-        """Return the clusters along A of a group; those of one wave are about square."""
-        if self.group:
-            return self.group
-        clusters = sm_count // self.config.cluster
-        high = self.config.m * self.config.cluster
-        return max(1, round(math.sqrt(clusters * self.config.n / high)))
-
-
-def _steps(problem: Problem) -> int:
-    return -(-problem.k // DEPTH)
-
-
 @lru_cache(maxsize=4096)
 def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
     """Return why the kernel does not compute a problem as planned, or None.
@@ -123,12 +73,16 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
         return wrong
     if config.across and not (config.across - 1) * config.n < problem.n <= config.across * config.n:
         return mismatch("N", problem.n, f"columns for each of {config.across} CTAs")
-    most = _steps(problem) if config.split else 1
+    most, tiles = steps_of(problem) if config.split else 1, math.prod(plan.tiles(problem))
     if not 1 <= plan.splits <= most:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
-    counted = math.prod(plan.tiles(problem)) * config.cluster * config.sharers
-    if plan.splits > 1 and counted > _MOST_COUNTERS:
+    if plan.stream and not (config.split and plan.splits == 1 and config.ctas == 1):
+        return mismatch("stream", plan.stream, "0, or a configuration that splits, in one piece")
+    counted = tiles * config.cluster * config.sharers
+    if plan.splits + plan.stream > 1 and counted > _MOST_COUNTERS:
         return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
+    if plan.stream and tiles * steps_of(problem) > 2**30:
+        return mismatch("steps", tiles * steps_of(problem), "fewer in a stream")
     if plan.units(problem) * config.cluster * config.sharers > 2**31 - 2**16:
         return mismatch("tiles", plan.units(problem), "fewer than 2**31")
     return None
@@ -223,7 +177,9 @@ def prepare(
         counters=words,
         report=report,
     )
-    clusters = min(plan.units(problem), active_clusters(run, number, sm_count))
+    clusters = plan.units(problem)
+    if not plan.stream:  # which is for so many, whether or not they run at once
+        clusters = min(clusters, active_clusters(run, number, sm_count))
     arrays = (a, b, c, bias, residual, norm, stages, partial)
     return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)
 
@@ -293,6 +249,8 @@ def _fields(
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         **{"tiles_a": tiles_a, "tiles_b": tiles_b, "group": plan.raster(sm_count)},
         **{"splits": plan.pieces(problem), "split_steps": plan.split_steps(problem)},
+        "stream": plan.share(problem) if plan.stream else 0,
+        "whole": plan.whole(problem) if plan.stream else 0,
         "pairs_c": c.address % 4 == 0 and c.row % 4 == 0 and (heads is None or heads.pairs),
         "pairs_residual": added.address % 4 == 0 and added.row % 4 == 0,
         "scale": scale,
