@@ -26,6 +26,7 @@ and "apart" is a product and a LayerNorm in two kernels, where ours may be one, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import attention_peers
@@ -34,6 +35,8 @@ import gemm_cells
 import gemm_peers
 import pytest
 from gemm_cells import KINDS, Cell, Shape
+
+from stof_cupy.jit import device
 
 COPIED = 2**29  # bytes
 ULP = 2.0**-7  # of bfloat16, relative
@@ -87,14 +90,15 @@ def bench_compiled_heavy(benchmark: Any, kind: str, shape: Shape, way: str) -> N
 
 @pytest.mark.gpu
 def bench_copy(benchmark: Any) -> None:
-    """The bandwidth that others are measured by: bytes read and written."""
+    """The bandwidth that others are measured by, bytes read and written; and the GPU's facts."""
     import cupy
 
     x = cupy.zeros(COPIED, "i1")
     y = cupy.empty_like(x)
     measured = device_time.ours(lambda: cupy.copyto(y, x), small=False)
     benchmark.pedantic(lambda: cupy.copyto(y, x), rounds=1)
-    benchmark.extra_info |= {"way": "copy", "gbytes_per_s": 2 * COPIED / measured.p50 / 1e6}
+    speed = 2 * COPIED / measured.p50 / 1e6
+    benchmark.extra_info |= {"way": "copy", "gbytes_per_s": speed, "facts": asdict(device.facts())}
 
 
 def record(benchmark: Any, kind: str, shape: Shape, way: str) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "choose_norm",
     "explain",
     "norm_candidates",
+    "predict",
 ]
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -143,7 +144,7 @@ def explain(
     """
     constants = constants or Constants()
     every = candidates(problem, found, facts)
-    estimates = [_predict(each, problem, facts, constants) for each in every]
+    estimates = [predict(each, problem, facts, constants) for each in every]
     return tuple(sorted(estimates, key=lambda each: each.us))
 
 
@@ -168,7 +169,7 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
     """
     constants = Constants()
     legal = list(norm_candidates(problem, found, facts))
-    times = [(_predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
+    times = [(predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
     apart = explain(problem, found, facts)[0].us + constants.launch_us
     apart += 4 * problem.m * problem.n / _bandwidth(facts, constants)  # read and written again
     return legal[min(times)[1]] if times and min(times)[0] < apart else None
@@ -184,7 +185,8 @@ def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) 
             yield plan
 
 
-def _predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
+def predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
+    """Return what a candidate takes, by the model."""
     if isinstance(choice, Plan):
         us, bound = _sm90(choice, p, facts, c)
     else:
