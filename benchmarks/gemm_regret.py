@@ -92,12 +92,14 @@ def improve(cells: Sequence[Timed], facts: DeviceFacts) -> Constants:
     best = Constants()
     least = cost(cells, facts, best)
     for step in STEPS:
-        for name in NAMES:
-            for factor in (step, 1 / step):
+        improved = True
+        while improved:
+            improved = False
+            for name, factor in [(name, each) for name in NAMES for each in (step, 1 / step)]:
                 trial = replace(best, **{name: getattr(best, name) * factor})
                 here = cost(cells, facts, trial)
                 if here < least - 1e-6:
-                    best, least = trial, here
+                    best, least, improved = trial, here, True
     return best
 
 
