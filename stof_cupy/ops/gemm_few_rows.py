@@ -79,10 +79,13 @@ def launch(
     bias: Array | None = None,
     residual: Array | None = None,
     scale: float = 1.0,
+    stages: Any = None,
     norm: Array | None = None,
     eps: float = 0.0,
 ) -> None:
     """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`.
+
+    None of `stages` is in an epilogue that `config_for` takes.
 
     Parameters
     ----------
