@@ -1,7 +1,11 @@
-"""How long does a real sentence model take through the whole system, and through transformers?
+"""How long do whole models take through the engine, and through others?
 
     make bench                                              NumPy, and CUDA where there is a GPU
     pytest benchmarks/bench_engine.py -m gpu --benchmark-json=out.json
+    python benchmarks/bench_engine.py --out results.jsonl --cells anchors
+
+The last one is engine_grid.py: layer stacks beside torch.compile, which takes minutes a cell. Here
+it is a real sentence model, beside transformers.
 
 The model is all-MiniLM-L6-v2 with random token ids, which lie where the model runs, as its result
 does; a timed call waits for it. Where torch and transformers are installed, ``BertModel`` with SDPA
@@ -43,6 +47,14 @@ CASES = [
 def ours(backend: str) -> TransformerEngine:
     """Return the engine, made once."""
     return TransformerEngine(minilm(), backend=backend, dtype=DTYPES[backend])
+
+
+@cache
+def recorded(backend: str) -> TransformerEngine:
+    """Return the same with CUDA graphs, of which NumPy has none."""
+    return TransformerEngine(
+        minilm(), backend=backend, dtype=DTYPES[backend], cuda_graphs=backend == "cuda"
+    )
 
 
 @cache
@@ -122,7 +134,7 @@ BACKENDS = [
 @pytest.mark.parametrize("backend", BACKENDS)
 def bench_ragged(benchmark: Any, backend: str, how: str) -> None:
     """Sequences of 10 to 512 tokens, as a list and as a padded batch, found equal first."""
-    engine, rng = ours(backend), np.random.default_rng(0)
+    engine, rng = recorded(backend), np.random.default_rng(0)
     lengths = rng.integers(10, 513, 4 if backend == "numpy" else 64)
     lengths[0] = 512
     ids = tokens(len(lengths), 512)
@@ -133,12 +145,21 @@ def bench_ragged(benchmark: Any, backend: str, how: str) -> None:
             alone.astype(np.float32), row[:n].astype(np.float32), atol=TOLERANCE[backend]
         )
     benchmark.extra_info["mean_length"] = float(lengths.mean())
-    # Results come back as NumPy arrays, which waits for the GPU.
+    wait: Callable[[], Any] = _nothing
+    if backend == "cuda":
+        import cupy
+
+        listed, ids = [cupy.asarray(each) for each in listed], cupy.asarray(ids)
+        lengths, wait = cupy.asarray(lengths), cupy.cuda.get_current_stream().synchronize
     calls = {
-        "packed": lambda: engine.run(listed),
-        "padded": lambda: engine.run(ids, lengths=lengths),
+        "packed": lambda: (engine.run(listed), wait()),
+        "padded": lambda: (engine.run(ids, lengths=lengths), wait()),
     }
     record(benchmark, 1, int(lengths.sum()), calls[how])
+
+
+def _nothing() -> None:
+    """There is no GPU to wait for."""
 
 
 @pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "launched"])
@@ -188,3 +209,9 @@ def bench_first_result(benchmark: Any, backend: str, tune: str, tmp_path: Any) -
     benchmark.pedantic(first, rounds=4)
     times = benchmark.stats.stats.data
     benchmark.extra_info |= {"first_s": times[0], "again_s": float(np.median(times[1:]))}
+
+
+if __name__ == "__main__":
+    from engine_grid import main
+
+    main()

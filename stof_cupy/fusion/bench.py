@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from stof_cupy.dtypes import as_dtype
+from stof_cupy.errors import StofError
+from stof_cupy.fusion import products
 from stof_cupy.fusion.chain import Chain
-from stof_cupy.fusion.cost import Machine
+from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
 from stof_cupy.fusion.ledger import Span
-from stof_cupy.fusion.lower import Lowered, lower_one
+from stof_cupy.fusion.lower import Lowered, fused_by, lower_one
 from stof_cupy.fusion.pieces import Piece
 from stof_cupy.graph import Executor, Graph, Node
 from stof_cupy.graph.memory import bound
-from stof_cupy.graph.steps import Fused
+from stof_cupy.jit.ahead import compile_ahead
+from stof_cupy.jit.launch import rehearsal
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.masks import BsrMask, MaskStack
 
 __all__ = ["PieceSpace", "Site", "Stopwatch", "example_inputs", "wall_clock"]
 
@@ -64,23 +70,75 @@ class Site:
 
     def seconds(self, lowered: Lowered) -> float:
         """Return the time of a graph by the clock; inf if it does not run."""
-        from stof_cupy.errors import StofError
-
         if self.stopwatch is None:
             return float("inf")
         try:
-            executor = Executor(
-                lowered.graph,
-                backend=self.backend,
-                dtype=self.dtype,
-                device=self.device,
-                fused=lowered.fused,
-                uploads=self.uploads,
-            )
-            inputs = example_inputs(lowered.graph, self)
-            return self.stopwatch(lambda: executor.run(inputs))
+            return self.stopwatch(self._run_of(lowered))
         except (StofError, MemoryError):
             return float("inf")
+
+    def kernels(self, lowered: Lowered) -> list[KernelSpec]:
+        """Return the kernels that a graph asks for, of which none is compiled for that."""
+        with rehearsal() as wanted:
+            try:
+                self._run_of(lowered)()
+            except (StofError, MemoryError):
+                return []  # what is wrong is said when it is run
+        return list(wanted)
+
+    def compile(self, *graphs: Lowered, lengths: bool = False) -> None:
+        """Compile what graphs ask for, several kernels at a time; without a GPU there is nothing.
+
+        Not where masks are built by a run: those keep what kernels made of them.
+
+        Parameters
+        ----------
+        *graphs : Lowered
+        lengths : bool
+            Whether to compile what is asked for at other lengths of the class, too: by products,
+            and by attention where there is no mask, which would be of one length.
+        """
+        given = (each for each in self.inputs.values() if each is not None)
+        facts = self.machine.facts
+        if facts is None or self.device is None or not all(map(_is_of_the_host, given)):
+            return
+        specs = [spec for each in graphs for spec in self.kernels(each)]
+        if lengths:
+            for node in (node for each in graphs for node in each.left_to_the_model()):
+                specs += products.kernels(node, self.sizes, self.dtype, facts)
+            if not any(isinstance(each, BsrMask | MaskStack) for each in self.inputs.values()):
+                specs += self._attention(graphs)
+        compile_ahead(specs, facts.arch)
+
+    def _attention(self, graphs: Iterable[Lowered]) -> Iterator[KernelSpec]:
+        """Yield what each distinct attention asks for at some lengths of the class."""
+        most = shapes_class(self.sizes).get("seq", 0)
+        for chain in (Chain(each.graph) for each in graphs):
+            places = (at for at, node in enumerate(chain.ops) if node.op == "attention")
+            for at in {chain.digest(at, at + 1): at for at in places}.values():
+                alone = Lowered(lower_one(chain, at, at + 1)[0], ())
+                for seq in range(most, most // 2, -max(most // 16, 1)):
+                    named = {dim: seq for dim in ("seq", "keys") if dim in self.sizes}
+                    yield from replace(self, sizes={**self.sizes, **named}).kernels(alone)
+
+    def _run_of(self, lowered: Lowered) -> Callable[[], Any]:
+        executor = Executor(
+            lowered.graph,
+            backend=self.backend,
+            dtype=self.dtype,
+            device=self.device,
+            fused=lowered.fused,
+            uploads=self.uploads,
+        )
+        inputs = example_inputs(lowered.graph, self)
+        return lambda: executor.run(inputs)
+
+
+def _is_of_the_host(given: Any) -> bool:
+    """Whether an input is a mask that the host has lowered, or an array of lengths."""
+    if isinstance(given, BsrMask | MaskStack):
+        return True
+    return getattr(getattr(given, "dtype", None), "kind", "") in ("i", "u")
 
 
 def wall_clock(run: Callable[[], Any], *, least: int = 3, enough: float = 0.05) -> float:
@@ -97,29 +155,38 @@ def wall_clock(run: Callable[[], Any], *, least: int = 3, enough: float = 0.05) 
 
 def example_inputs(graph: Graph, site: Site) -> dict[str, Any]:
     """Return inputs to time a graph with: given ones, else normal numbers, and ids of 0."""
-    rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {}
     for name, node in graph.inputs.items():
         if name in site.inputs or node.dtype in ("mask", "lengths", "cache"):
             inputs[name] = site.inputs.get(name)
             continue
         shape = bound(node.shape, site.sizes)
-        array: np.ndarray[Any, Any] = (
-            np.zeros(shape, np.int32)
-            if node.dtype == "int"
-            else rng.standard_normal(shape, np.float32)
-        )
-        inputs[name] = array if site.backend == "numpy" else _on_device(array, site)
+        block = np.zeros(_BLOCK, np.int32) if node.dtype == "int" else _normal(site)
+        inputs[name] = np.resize(block, shape) if site.device is None else _tiled(block, shape)
     return inputs
 
 
-def _on_device(array: np.ndarray[Any, Any], site: Site) -> Any:
+_BLOCK = 1 << 16
+"""Numbers that are drawn, and repeated: drawing as many as there are takes longer than a search."""
+
+
+def _normal(site: Site) -> np.ndarray[Any, Any]:
+    drawn = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
+    return drawn if site.device is None else drawn.astype(as_dtype(site.dtype))
+
+
+def _tiled(block: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Any:
+    """Return an array on the current device that repeats a block, by doubling."""
     import cupy
 
-    with cupy.cuda.Device(site.device):
-        return cupy.asarray(
-            array.astype(as_dtype(site.dtype)) if array.dtype.kind == "f" else array
-        )
+    flat = cupy.empty(math.prod(shape), block.dtype)
+    done = min(flat.size, block.size)
+    flat[:done] = cupy.asarray(block[:done])
+    while done < flat.size:
+        more = min(done, flat.size - done)
+        flat[done : done + more] = flat[:more]
+        done += more
+    return flat.reshape(shape)
 
 
 class PieceSpace:
@@ -159,7 +226,9 @@ class PieceSpace:
     def settings(self, span: Span) -> Sequence[Setting]:
         """Return what the segment's kernel takes."""
         _, nodes, kernel = self._lowered(span)
-        return () if kernel is None else kernel.settings(nodes, self._site.sizes)
+        if kernel is None:
+            return ()
+        return kernel.settings(nodes, self._site.sizes, self._site.machine)
 
     def predicted(self, span: Span, setting: Setting) -> float:
         """Return the time by analysis."""
@@ -173,14 +242,17 @@ class PieceSpace:
         """Return the time by the clock, or by analysis where there is none."""
         if self._site.stopwatch is None:
             return self.predicted(span, setting)
+        return self._site.seconds(self._set(span, setting))
+
+    def every(self) -> Iterator[Lowered]:
+        """Yield all distinct segments at all their settings."""
+        for span in {self.key(span): span for span in self._segments}.values():
+            for setting in self.settings(span):
+                yield self._set(span, setting)
+
+    def _set(self, span: Span, setting: Setting) -> Lowered:
         graph, nodes, kernel = self._lowered(span)
-        fused: tuple[Fused, ...] = ()
-        if kernel is not None and kernel.build is not None:
-            inside = set(nodes)
-            reads = [each for node in nodes for each in node.inputs if each is not None]
-            inputs = tuple(each for each in dict.fromkeys(reads) if each not in inside)
-            fused = (Fused(tuple(nodes), inputs, kernel.build(nodes, inputs, setting)),)
-        return self._site.seconds(Lowered(graph, fused))
+        return Lowered(graph, () if kernel is None else fused_by(kernel, nodes, setting))
 
     def rules(self) -> list[Span]:
         """Return the scheme of the exact rewrites: as much as is left as one operator."""

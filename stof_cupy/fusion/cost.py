@@ -16,7 +16,7 @@ from stof_cupy.graph.memory import bound
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops.attention_constants import Constants, speeds
 
-__all__ = ["NUMPY", "Machine", "Work", "machine_of", "seconds", "work"]
+__all__ = ["NUMPY", "Machine", "Work", "machine_of", "seconds", "shapes_class", "work"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Machine:
         Bytes that stay in the cache from one operator to the next.
     launch : float
         Seconds that a call costs before it does anything.
+    facts : DeviceFacts or None
+        Of the GPU, for models that know more than rates.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Machine:
     cache_bytes: float
     cache_size: int
     launch: float
+    facts: DeviceFacts | None = None
 
 
 NUMPY = Machine("numpy", 8e10, 2e9, 8e9, 3e10, 1 << 20, 4e-6)
@@ -63,7 +66,19 @@ def machine_of(facts: DeviceFacts | None) -> Machine:
         rate.l2_bytes * 1e6 * Constants().l2,
         facts.l2_bytes // 2,
         2.5e-6,
+        facts,
     )
+
+
+def shapes_class(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes rounded up, so that near ones share what was found: to a power of two.
+
+    Examples
+    --------
+    >>> shapes_class({"batch": 3, "seq": 129})
+    {'batch': 4, 'seq': 256}
+    """
+    return {name: 1 << max(size - 1, 0).bit_length() for name, size in sorted(sizes.items())}
 
 
 @dataclass(frozen=True)

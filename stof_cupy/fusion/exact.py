@@ -17,6 +17,7 @@ from stof_cupy.fusion.merge import (
     scale_into_weights,
 )
 from stof_cupy.fusion.rewrites import BIAS, fuse_epilogues
+from stof_cupy.fusion.turns import merge_turns
 from stof_cupy.graph import Graph, verify
 from stof_cupy.graph.passes import Pass, simplify
 from stof_cupy.graph.substitute import Match, substitute
@@ -38,6 +39,7 @@ STRUCTURE = (
     Pass("constants are folded, transposes are strides", simplify),
     Pass("products of one input are one", merge_products),
     Pass("a product gates itself", gate_products),
+    Pass("queries and keys are turned at once", merge_turns),
 )
 """In order; each finds what the ones before it have made plain."""
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from stof_cupy.fusion import products
 from stof_cupy.fusion.chain import ROWS
 from stof_cupy.fusion.cost import Machine, seconds, work
 from stof_cupy.graph import Node
@@ -41,26 +42,30 @@ class Kernel:
     fits : callable
         ``operators -> bool``.
     settings : callable
-        ``(operators, sizes) -> settings`` that it takes.
+        ``(operators, sizes, machine) -> settings`` that it takes.
     seconds : callable
         ``(operators, sizes, itemsize, machine, setting) -> time``, by analysis.
     build : callable, optional
         ``(operators, what they read from outside, setting) -> call``, which takes the arrays of
-        those, and ``out=``. None: each operator has a call of its own.
+        those, of one operator all its operands, and ``out=``. None: each has a call of its own.
     """
 
     name: str
     backends: tuple[str, ...]
     fits: Callable[[Sequence[Node]], bool]
-    settings: Callable[[Sequence[Node], Sizes], tuple[Setting, ...]]
+    settings: Callable[[Sequence[Node], Sizes, Machine], tuple[Setting, ...]]
     seconds: Callable[[Sequence[Node], Sizes, int, Machine, Setting], float]
-    build: Callable[[Sequence[Node], Sequence[Node], Setting], Callable[..., Array]] | None = None
+    build: Callable[[Sequence[Node], Sequence[Any], Setting], Callable[..., Array]] | None = None
 
 
 def kernel_of(nodes: Sequence[Node], backend: str) -> Kernel | None:
     """Return the first kernel for operators on a backend, or None."""
     fitting = (each for each in KERNELS if backend in each.backends and each.fits(nodes))
     return next(fitting, None)
+
+
+def _no_settings(nodes: Sequence[Node], sizes: Sizes, machine: Machine) -> tuple[Setting, ...]:
+    return ((),)
 
 
 def _alone_seconds(
@@ -76,7 +81,7 @@ def _by_rows(nodes: Sequence[Node]) -> bool:
     return len(nodes) > 1 and all(node.op in ROWS for node in nodes)
 
 
-def _row_settings(nodes: Sequence[Node], sizes: Sizes) -> tuple[Setting, ...]:
+def _row_settings(nodes: Sequence[Node], sizes: Sizes, machine: Machine) -> tuple[Setting, ...]:
     rows = max(math.prod(bound(nodes[0].shape[:-1], sizes)), 1)
     # A block of all rows is no block; of more, the same.
     return tuple((("rows", each),) for each in _BLOCKS if each < rows) or ((("rows", rows),),)
@@ -165,7 +170,14 @@ def _product_and_norm_seconds(
     nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
 ) -> float:
     """Count the product alone: the norm is of registers."""
-    return seconds(nodes[:1], sizes, itemsize, machine)
+    return _product_seconds(nodes[:1], sizes, itemsize, machine, ())
+
+
+def _product_seconds(
+    nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
+) -> float:
+    found = products.predicted(nodes, sizes, machine, setting)
+    return seconds(nodes, sizes, itemsize, machine) if found is None else found
 
 
 def _build_product_and_norm(
@@ -188,17 +200,25 @@ def _build_product_and_norm(
 
 KERNELS = (
     Kernel(
+        "a product",
+        ("cuda",),
+        products.is_product,
+        products.settings,
+        _product_seconds,
+        products.build,
+    ),
+    Kernel(
         "the operator's own",
         ("numpy", "cuda"),
         lambda nodes: len(nodes) == 1,
-        lambda nodes, sizes: ((),),
+        _no_settings,
         _alone_seconds,
     ),
     Kernel(
         "gemm and layer_norm",
         ("cuda",),
         _product_and_norm,
-        lambda nodes, sizes: ((),),
+        _no_settings,
         _product_and_norm_seconds,
         _build_product_and_norm,
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.fusion import products
 from stof_cupy.fusion.attention import attention_of
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
@@ -15,7 +16,7 @@ from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.steps import Fused
 from stof_cupy.graph.substitute import Match, Replacement, replaced
 
-__all__ = ["Lowered", "extract", "lower", "lower_one"]
+__all__ = ["Lowered", "extract", "fused_by", "lower", "lower_one"]
 
 _FOLDS: tuple[Match, ...] = (attention_of, *(each.match for each in REWRITES))
 
@@ -33,6 +34,15 @@ class Lowered:
 
     graph: Graph
     fused: tuple[Fused, ...]
+
+    def left_to_the_model(self) -> list[Node]:
+        """Return products whose kernel is chosen anew for each size."""
+        chosen = {each.nodes[0] for each in self.fused if len(each.nodes) == 1}
+        return [
+            node
+            for node in self.graph.nodes()
+            if products.is_product([node]) and node not in chosen
+        ]
 
 
 class _Within(Mapping[Node, int]):
@@ -97,13 +107,18 @@ def lower(
     for node in graph.nodes():
         if node in segment and node.kind in ("CI", "MI"):
             members.setdefault(segment[node], []).append(node)
-    fused = []
+    fused: list[Fused] = []
     for number, nodes in sorted(members.items()):
-        kernel = _kernel(nodes, backend)
-        if kernel.build is not None:
-            inputs = _outside(nodes)
-            fused.append(Fused(tuple(nodes), inputs, kernel.build(nodes, inputs, settings[number])))
+        fused += fused_by(_kernel(nodes, backend), nodes, settings[number])
     return Lowered(graph, tuple(fused))
+
+
+def fused_by(kernel: Kernel, nodes: Sequence[Node], setting: Setting) -> tuple[Fused, ...]:
+    """Return what runs operators by a kernel; nothing where each is run by its own call."""
+    if kernel.build is None or (len(nodes) == 1 and not setting):
+        return ()
+    inputs = nodes[0].inputs if len(nodes) == 1 else _outside(nodes)
+    return (Fused(tuple(nodes), inputs, kernel.build(nodes, inputs, setting)),)
 
 
 def _kernel(nodes: Sequence[Node], backend: str) -> Kernel:

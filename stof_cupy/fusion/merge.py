@@ -18,7 +18,15 @@ from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Replacement, substitute
 
-__all__ = ["STRIDED", "gate_products", "gemm_of_matmul", "merge_products", "scale_into_weights"]
+__all__ = [
+    "STRIDED",
+    "gate_products",
+    "gemm_of_matmul",
+    "merge_products",
+    "readers_of",
+    "scale_into_weights",
+    "takes_strides",
+]
 
 STRIDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -60,23 +68,25 @@ def merge_products(graph: Graph) -> Graph:
     ...
     """
     groups: dict[Any, list[Node]] = {}
-    readers = _readers(graph)
+    readers = readers_of(graph)
     for node in graph.nodes():
         if node.op == "gemm":
             x, w, bias, residual = node.inputs
             plain = w is not None and w.op == "constant" and residual is None
             constant_bias = bias is None or bias.op == "constant"
             whole = not dict(node.attrs)["gated"]  # whose halves belong together
-            if plain and constant_bias and whole and _takes_strides(node, readers):
+            if plain and constant_bias and whole and takes_strides(node, readers):
                 groups.setdefault((x, node.attrs, bias is None), []).append(node)
     found: dict[Node, Replacement] = {}
+    stacks = _Stacks(graph)
     for group in groups.values():
         if len(group) > 1:
-            found |= _merged(graph, group)
+            found |= _merged(stacks, group)
     return substitute(lambda node, uses: found.get(node), graph)
 
 
-def _readers(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
+def readers_of(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
+    """Return who reads each node, and by which port."""
     readers: dict[Node, list[tuple[Node, str]]] = {}
     for node in graph.nodes():
         ports = OPS[node.op].ports if node.op in OPS else ()
@@ -88,10 +98,10 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Node, str]]]:
     return readers
 
 
-def _takes_strides(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
+def takes_strides(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
     """Whether all that reads `node` takes any strides."""
     return node in readers and all(
-        port in STRIDED.get(user.op, ()) and (not _passes_on(user) or _takes_strides(user, readers))
+        port in STRIDED.get(user.op, ()) and (not _passes_on(user) or takes_strides(user, readers))
         for user, port in readers[node]
     )
 
@@ -100,10 +110,10 @@ def _passes_on(node: Node) -> bool:
     return node.kind == "view" or node.op in PASSED_ON
 
 
-def _merged(graph: Graph, group: Sequence[Node]) -> dict[Node, Replacement]:
+def _merged(stacks: _Stacks, group: Sequence[Node]) -> dict[Node, Replacement]:
     """Return for each product of `group` the columns of the one that stands for all."""
     first = group[0]
-    stacked = [_stacked(graph, [node.inputs[place] for node in group]) for place in (1, 2)]
+    stacked = [stacks.of([node.inputs[place] for node in group]) for place in (1, 2)]
     stops = np.cumsum([node.shape[-1] for node in group]).tolist()
 
     def part(start: int, stop: int) -> Replacement:
@@ -118,12 +128,47 @@ def _merged(graph: Graph, group: Sequence[Node]) -> dict[Node, Replacement]:
     return {node: part(*span) for node, span in zip(group, spans, strict=True)}
 
 
-def _stacked(graph: Graph, parts: Iterable[Node | None]) -> tuple[str, NDArray[Any]] | None:
-    """Return name and array of constants one after another; None if they are absent."""
-    names = [node.name for node in parts if node is not None]
-    if not names:
-        return None
-    return "+".join(names), np.concatenate([graph.constants[name] for name in names])
+class _Stacks:
+    """Constants one after another; each stack is made once, as layers may share equal biases."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._made: dict[str, NDArray[Any]] = {}
+
+    def of(self, parts: Iterable[Node | None]) -> tuple[str, NDArray[Any]] | None:
+        """Return name and array; None if the constants are absent."""
+        names = [node.name for node in parts if node is not None]
+        if not names:
+            return None
+        name = "+".join(names)
+        if name not in self._made:
+            arrays = [self._graph.constants[each] for each in names]
+            joined = _as_they_lie(arrays)
+            self._made[name] = np.concatenate(arrays) if joined is None else joined
+        return name, self._made[name]
+
+
+def _as_they_lie(arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+    """Return arrays one after another as a view, where they are parts of one that lie so.
+
+    Checkpoints have the projections to queries, keys and values in one matrix, too.
+    """
+    first, rows = arrays[0], 0
+    for each in arrays:
+        step = each.strides[0]
+        alike = (each.dtype, each.strides, each.shape[1:]) == (
+            first.dtype, first.strides, first.shape[1:]
+        ) and _owner(each) is _owner(first)  # fmt: skip
+        if not alike or each.ctypes.data != first.ctypes.data + rows * step:
+            return None
+        rows += each.shape[0]
+    return np.lib.stride_tricks.as_strided(first, (rows, *first.shape[1:]), writeable=False)
+
+
+def _owner(array: Any) -> Any:
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return array
 
 
 def gate_products(graph: Graph) -> Graph:
@@ -134,6 +179,7 @@ def gate_products(graph: Graph) -> Graph:
     graph : Graph
         Left as it is.
     """
+    stacks = _Stacks(graph)
 
     def match(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
         first, second = node.inputs if node.op == "gated" else (None, None)
@@ -145,7 +191,7 @@ def gate_products(graph: Graph) -> Graph:
         alike = {(each.inputs[0], each.inputs[2] is None, each.shape) for each in both}
         if len(alike) > 1:
             return None
-        stacked = [_stacked(graph, [each.inputs[place] for each in both]) for place in (1, 2)]
+        stacked = [stacks.of(each.inputs[place] for each in both) for place in (1, 2)]
         activation = dict(node.attrs)["activation"]
 
         def build(result: Graph, new: tuple[Node | None, ...]) -> Node:

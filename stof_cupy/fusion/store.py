@@ -20,7 +20,9 @@ from typing import Any
 
 from stof_cupy import __version__, env
 from stof_cupy.errors import StofError, StofWarning
+from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.kernels import KERNELS, Setting
+from stof_cupy.fusion.products import CHOICES
 from stof_cupy.fusion.scheme import Scheme
 
 __all__ = ["Found", "SchemeStore", "shapes_class", "versions"]
@@ -43,18 +45,8 @@ def versions() -> dict[str, Any]:
         "schema": _SCHEMA,
         "stof_cupy": __version__,
         "kernels": [kernel.name for kernel in KERNELS],
+        "choices": hashlib.sha256(repr(CHOICES).encode()).hexdigest()[:16],
     }
-
-
-def shapes_class(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes rounded up, so that near ones share what was found: to a power of two.
-
-    Examples
-    --------
-    >>> shapes_class({"batch": 3, "seq": 129})
-    {'batch': 4, 'seq': 256}
-    """
-    return {name: 1 << max(size - 1, 0).bit_length() for name, size in sorted(sizes.items())}
 
 
 class SchemeStore:

@@ -28,7 +28,7 @@ __all__ = ["MODES", "Tuned", "tune"]
 MODES: Mapping[str, Budget | None] = MappingProxyType(
     {
         "off": None,
-        "fast": Budget(seconds=5.0, samples=2, rounds=4),
+        "fast": Budget(seconds=4.0, samples=2, rounds=4),
         "full": Budget(seconds=120.0, samples=5, rounds=32),
     }
 )
@@ -100,6 +100,9 @@ def tune(
     parts = pieces(chain)
     tuned = [_Piece(chain, part, site) for part in parts]
     if budget is not None:
+        for each in tuned:
+            each.recall(mode, store)
+        site.compile(*(way for each in tuned if not each.cached for way in each.space.every()))
         weight = sum(part.stop - part.start for part in parts)
         for number, each in enumerate(tuned):
             share = (each.piece.stop - each.piece.start) / weight
@@ -135,7 +138,7 @@ class _Piece:
         self._digest = chain.digest(piece.start, piece.stop)
         self._model = Ledger(self.space)
         self.spans: list[Span] = self.rules
-        self.settings: list[Setting] = [self._model.ranked(span)[0] for span in self.rules]
+        self.settings: list[Setting] = [()] * len(self.rules)
 
     def search(
         self,
@@ -145,10 +148,7 @@ class _Piece:
         seed: int,
         watch: Callable[[Trial], None] | None,
     ) -> None:
-        found = None if store is None else self._stored(store, mode)
-        if found is not None:
-            self.spans, self.settings = found.scheme.spans(), list(found.settings)
-            self.cached = True
+        if self.cached:
             return
         ledger = Ledger(self.space, budget, watch=watch)
         self.outcome = outcome = two_stage(ledger, self.rules, seed=seed)
@@ -157,10 +157,16 @@ class _Piece:
         if store is not None and math.isfinite(outcome.seconds):
             store.put(self._problem(mode), Found(outcome.scheme, outcome.settings, outcome.seconds))
 
+    def recall(self, mode: str, store: SchemeStore | None) -> None:
+        """Take what was found before, if there is such."""
+        found = None if store is None else self._stored(store, mode)
+        if found is not None:
+            self.spans, self.settings = found.scheme.spans(), list(found.settings)
+            self.cached = True
+
     def revert(self, store: SchemeStore | None, mode: str) -> None:
         """Go back to the rules, in the store too."""
-        self.spans = self.rules
-        self.settings = [self._model.ranked(span)[0] for span in self.rules]
+        self.spans, self.settings = self.rules, [()] * len(self.rules)
         if store is not None:
             found = Found(
                 Scheme.from_spans(self.rules), tuple(self.settings), self._model.cost(self.rules)
@@ -192,7 +198,7 @@ class _Piece:
         """Whether all segments are legal and their settings known here."""
         legal = set(self.space.segments())
         return found.scheme.count == len(self.space.kinds) and all(
-            span in legal and [name for name, _ in setting] == self._names(span)
+            span in legal and [name for name, _ in setting] in ([], self._names(span))
             for span, setting in zip(found.scheme.spans(), found.settings, strict=True)
         )
 
@@ -242,7 +248,10 @@ def _finish(
     """Lower all pieces; what was timed piece by piece is looked at once more as a whole."""
     lowered = _lowered(chain, tuned, site)
     seconds = rules_seconds = None
-    changed = any(each.outcome is not None and each.spans != each.rules for each in tuned)
+    changed = any(
+        each.outcome is not None and (each.spans != each.rules or any(each.settings))
+        for each in tuned
+    )
     if changed and site.stopwatch is not None:
         rules = [span for each in tuned for span in each.whole(each.rules)]
         by_rules = lower(chain, rules, [()] * len(rules), site.backend)

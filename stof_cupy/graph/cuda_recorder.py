@@ -46,24 +46,30 @@ class CudaRecorder:
             stream.synchronize()
             return _CudaRecording(graph, pool, stream), result
 
-    def seconds(self, run: Callable[[], Any], repeat: int = 20) -> float:
+    def seconds(self, run: Callable[[], Any]) -> float:
         """Return the time of a run as a graph, without what the host adds: a `bench.Stopwatch`."""
         import cupy
 
         recording, _ = self.record(run)
         with cupy.cuda.Device(self._device):
             stream = cupy.cuda.get_current_stream()
-            times = []
-            for _ in range(3):
+
+            def timed(repeat: int) -> float:
                 start, end = cupy.cuda.Event(), cupy.cuda.Event()
-                recording.replay()
                 start.record()
                 for _ in range(repeat):
                     recording.replay()
                 end.record()
                 stream.synchronize()
-                times.append(cupy.cuda.get_elapsed_time(start, end) / repeat / 1e3)
-        return float(min(times))
+                return float(cupy.cuda.get_elapsed_time(start, end)) / repeat / 1e3
+
+            timed(1)
+            repeat = min(max(int(_ENOUGH / max(timed(1), 1e-9)), 1), 20)
+            return min(timed(repeat) for _ in range(3))
+
+
+_ENOUGH = 0.01
+"""Seconds that replays are timed for at a time."""
 
 
 class _CudaRecording:

@@ -66,7 +66,7 @@ class _Entry:
 
     @property
     def nbytes(self) -> int:
-        return self.recording.nbytes + sum(array.nbytes for array in self.inputs.values())
+        return self.recording.nbytes + sum(int(array.nbytes) for array in self.inputs.values())
 
 
 class Recordings:

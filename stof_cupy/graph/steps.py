@@ -23,15 +23,15 @@ class Fused:
     ----------
     nodes : tuple of Node
         In order; nothing else reads the results of any but the last.
-    inputs : tuple of Node
-        What they read from outside.
+    inputs : tuple of Node or None
+        What they read from outside; of one operator, its operands.
     call : callable
         Takes the arrays of `inputs`, and where to write the last result as ``out=``, or None;
         returns it.
     """
 
     nodes: tuple[Node, ...]
-    inputs: tuple[Node, ...]
+    inputs: tuple[Node | None, ...]
     call: Callable[..., Array]
 
 

@@ -98,12 +98,10 @@ class Store:
             See :func:`~stof_cupy.jit.compile.compile_cubin`.
         """
         library = library or nvrtc.load()
-        key = self.key(spec, arch, library)
-        digest = _sha256(json.dumps(key, sort_keys=True).encode())
-        folder = f"{spec.name}-sm_{arch}-{digest[:16]}"
-        for root in filter(None, (self.root, self._private_root)):
-            if (found := _read(root / folder, digest)) is not None:
-                return Entry(root / folder / _CUBIN, found, hit=True)
+        found = self.find(spec, arch, library)
+        if found is not None:
+            return found
+        key, digest, folder = self._place(spec, arch, library)
         cubin = compile_cubin(spec, arch, library, root=self._device_code)
         files = _files(spec, key, digest, cubin)
         try:
@@ -111,6 +109,24 @@ class Store:
         except OSError as error:
             path = _write(self._fall_back(error), folder, digest, files)
         return Entry(path, cubin, hit=False)
+
+    def find(
+        self, spec: KernelSpec, arch: str, library: nvrtc.Library | None = None
+    ) -> Entry | None:
+        """Return the compiled kernel if it is there and sound, else None; see `get`."""
+        _, digest, folder = self._place(spec, arch, library or nvrtc.load())
+        for root in filter(None, (self.root, self._private_root)):
+            if (found := _read(root / folder, digest)) is not None:
+                return Entry(root / folder / _CUBIN, found, hit=True)
+        return None
+
+    def _place(
+        self, spec: KernelSpec, arch: str, library: nvrtc.Library
+    ) -> tuple[dict[str, Any], str, str]:
+        """Return the key of a kernel, its digest, and the name of its directory."""
+        key = self.key(spec, arch, library)
+        digest = _sha256(json.dumps(key, sort_keys=True).encode())
+        return key, digest, f"{spec.name}-sm_{arch}-{digest[:16]}"
 
     def _fall_back(self, reason: OSError) -> Path:
         """Return a directory to use instead of the root; warn when it is made."""

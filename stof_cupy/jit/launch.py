@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -20,7 +23,7 @@ from stof_cupy.jit import device
 from stof_cupy.jit.cache import Store
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["Kernel", "kernel", "loaded"]
+__all__ = ["Kernel", "kernel", "loaded", "rehearsal", "store"]
 
 _DEFAULT_SMEM_LIMIT = 48 * 1024
 _CODES = {"u8": "Q", "i8": "q", "i4": "i", "u4": "I", "f4": "f"}
@@ -28,6 +31,7 @@ _CODES = {"u8": "Q", "i8": "q", "i4": "i", "u4": "I", "f4": "f"}
 
 _kernels: dict[tuple[KernelSpec, int], Kernel] = {}
 _lock = threading.Lock()
+_rehearsed: ContextVar[dict[KernelSpec, None] | None] = ContextVar("_rehearsed", default=None)
 
 
 class Kernel:
@@ -122,6 +126,10 @@ def kernel(spec: KernelSpec, device_id: int | None = None) -> Kernel:
     CompileError
         See :func:`~stof_cupy.jit.compile.compile_cubin`.
     """
+    wanted = _rehearsed.get()
+    if wanted is not None:
+        wanted[spec] = None
+        return Kernel(spec, _launch_nothing)
     if device_id is None:
         device_id = device.current()
     found = _kernels.get((spec, device_id))
@@ -139,6 +147,33 @@ def loaded() -> list[str]:
         return sorted({spec.name for spec, _ in _kernels})
 
 
+@contextmanager
+def rehearsal() -> Iterator[dict[KernelSpec, None]]:
+    """Give the kernels, as keys, that this thread asks for meanwhile; none is compiled or launched.
+
+    What would have been computed is not: arrays hold what was in their memory before. So nothing
+    may be run in it that keeps what it computes.
+
+    Examples
+    --------
+    >>> from stof_cupy.jit import catalogue
+    >>> with rehearsal() as wanted:
+    ...     norm = kernel(catalogue.layer_norm("float16"), 0)
+    >>> [spec.name for spec in wanted]
+    ['layer_norm_f16']
+    """
+    wanted: dict[KernelSpec, None] = {}
+    token = _rehearsed.set(wanted)
+    try:
+        yield wanted
+    finally:
+        _rehearsed.reset(token)
+
+
+def _launch_nothing(*args: Any, **kwargs: Any) -> None:
+    """Take the place of a kernel's function in a rehearsal."""
+
+
 def _load(spec: KernelSpec, device_id: int) -> Kernel:
     import cupy
 
@@ -146,7 +181,7 @@ def _load(spec: KernelSpec, device_id: int) -> Kernel:
     if spec.smem_bytes > facts.smem_per_block_optin:
         expected = f"at most {facts.smem_per_block_optin} on {facts.name}"
         raise UnsupportedError(mismatch(f"smem_bytes of {spec.name}", spec.smem_bytes, expected))
-    entry = _store(env.cache_dir("kernels")).get(spec, facts.arch)
+    entry = store().get(spec, facts.arch)
     with cupy.cuda.Device(device_id):
         raw = cupy.RawModule(path=str(entry.path)).get_function(spec.symbol)
         if spec.smem_bytes > _DEFAULT_SMEM_LIMIT:
@@ -154,6 +189,11 @@ def _load(spec: KernelSpec, device_id: int) -> Kernel:
         # RawKernel looks its function up by current device at every launch and would load a second
         # one, without the limit above, on another device; the function itself refuses that.
         return Kernel(spec, raw.kernel)
+
+
+def store() -> Store:
+    """Return the store that kernels are loaded from."""
+    return _store(env.cache_dir("kernels"))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,10 @@ class RelativeBias:
         serve all distances beyond if `reach` is `max_distance`, the default.
         """
         reach = self.max_distance if reach is None else min(reach, self.max_distance)
-        buckets: Array = self._bucket(np.arange(-reach, reach + 1))
         if is_cupy(self.table):
-            import cupy
-
-            buckets = cupy.asarray(buckets)
-        return self.table[buckets].T
+            how = (len(self.table), self.bidirectional, self.max_distance)
+            return self.table[_uploaded(reach, *how, self.table.device.id)].T
+        return self.table[self._bucket(np.arange(-reach, reach + 1))].T
 
     def toarray(self, seq_q: int, seq_k: int) -> NDArray[Any]:
         """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests."""
@@ -103,17 +102,37 @@ class RelativeBias:
 
     def _bucket(self, distance: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bucket of each distance from a query to its key."""
-        buckets, first = len(self.table), np.int64(0)
-        away = -distance
-        if self.bidirectional:
-            buckets //= 2
-            first = np.where(distance > 0, buckets, 0)
-            away = np.abs(distance)
-        away = np.maximum(away, 0)
-        exact = buckets // 2
-        growth = np.log(np.maximum(away, exact) / exact) / math.log(self.max_distance / exact)
-        far = exact + (growth * (buckets - exact)).astype(np.int64)
-        bucket: NDArray[np.int64] = first + np.where(
-            away < exact, away, np.minimum(far, buckets - 1)
-        )
-        return bucket
+        return _buckets(distance, len(self.table), self.bidirectional, self.max_distance)
+
+
+def _buckets(
+    distance: NDArray[np.int64], buckets: int, bidirectional: bool, max_distance: int
+) -> NDArray[np.int64]:
+    first: Any = np.int64(0)
+    away = -distance
+    if bidirectional:
+        buckets //= 2
+        first = np.where(distance > 0, buckets, 0)
+        away = np.abs(distance)
+    away = np.maximum(away, 0)
+    exact = buckets // 2
+    growth = np.log(np.maximum(away, exact) / exact) / math.log(max_distance / exact)
+    far = exact + (growth * (buckets - exact)).astype(np.int64)
+    bucket: NDArray[np.int64] = first + np.where(away < exact, away, np.minimum(far, buckets - 1))
+    return bucket
+
+
+@lru_cache(maxsize=64)
+def _uploaded(reach: int, buckets: int, bidirectional: bool, max_distance: int, device: int) -> Any:
+    """Return the buckets of distances from -reach to reach on a device, uploaded once.
+
+    A run that is captured for a CUDA graph can upload nothing.
+    """
+    import cupy
+
+    host = _buckets(np.arange(-reach, reach + 1), buckets, bidirectional, max_distance)
+    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
+        array = cupy.asarray(host)
+        # Runs on other streams than the current one may read it.
+        cupy.cuda.get_current_stream().synchronize()
+        return array

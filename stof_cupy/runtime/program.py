@@ -10,11 +10,8 @@ from typing import Any, TypeAlias
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import structured
-from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
-from stof_cupy.fusion.cost import machine_of
+from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.report import Report
-from stof_cupy.fusion.store import SchemeStore, shapes_class
-from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
@@ -104,11 +101,16 @@ class Program:
         self._ready: dict[tuple[int, ...], Ready] = {}
         self._packed: list[Program | None] = []
         self._lock = threading.RLock()
+        self._making: dict[tuple[int, ...], threading.Lock] = {}
         self._closed = False
         # Makes sure that all of this can run before the first run, and puts the weights there.
-        first = Executor(
-            self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
-        )
+        hint = "use a type of fewer bytes, or another device"
+        width = 2 if backend == "cuda" else 4
+        size = sum(array.size for array in self.graph.constants.values()) * width
+        with out_of_memory(lambda: size, "the weights", hint):
+            first = Executor(
+                self.graph, backend=backend, dtype=dtype, device=device, uploads=self._uploads
+            )
         self.backend, self.dtype, self.device = first.backend, first.dtype, first.device
         recorder = options.recorder
         if recorder is None and self.device is not None:
@@ -252,12 +254,14 @@ class Program:
 
         See `packing.pack_graph` for its inputs, and for when there is none.
         """
+        from stof_cupy.runtime.documents import PackedProgram
+
         with self._lock:
             if not self._packed:
                 graph = pack_graph(self.graph)
                 made = None
                 if graph is not None:
-                    made = Program(
+                    made = PackedProgram(
                         graph,
                         backend=self.backend,
                         dtype=self.dtype,
@@ -273,6 +277,11 @@ class Program:
         """Whether runs of equal shapes are recorded."""
         return self._recordings is not None
 
+    @property
+    def recorded(self) -> int:
+        """How many recorded runs are kept."""
+        return 0 if self._recordings is None else len(self._recordings)
+
     def _writes(self, inputs: Mapping[str, Any]) -> bool:
         """Whether a run writes to an array that it is given: then it cannot be run on a copy."""
         return any(inputs.get(name) is not None for name in self._caches)
@@ -287,46 +296,30 @@ class Program:
         """Return what runs such inputs, made when their class of shapes is first met."""
         sizes = sizes_of(self.graph, inputs)
         # Caches grow by a token a run: no class of shapes is worth a search.
-        tunes = self.options.tune != "off" and not self._writes(inputs)
-        key = tuple(shapes_class(sizes).values()) if tunes else ()
+        classed = (self.options.tune != "off" or self.device is not None) and not self._writes(
+            inputs
+        )
+        key = tuple(shapes_class(sizes).values()) if classed else ()
         with self._lock:
-            if self._closed:
-                raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
-            ready = self._ready.get(key)
+            ready = self._open(key)
+            making = self._making.setdefault(key, threading.Lock())
+        if ready is not None:
+            return ready
+        with making:  # once, and while others run what is made already
+            ready = self._open(key)
             if ready is None:
                 missing = set(self.graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
-                ready = self._ready[key] = self._made(known, inputs, tunes)
+                where = (self.backend, self.dtype, self.device, self._uploads)
+                with on_device(self.device):
+                    ready = Ready.made(self.graph, known, inputs, self.options, *where, classed)
+                with self._lock:
+                    if not self._closed:
+                        self._ready[key] = ready
             return ready
 
-    def _made(self, sizes: dict[str, int], inputs: Mapping[str, Any], tunes: bool) -> Ready:
-        facts = None
-        if self.device is not None:
-            from stof_cupy.jit import device
-
-            facts = device.facts(self.device)
-        given = {
-            name: inputs.get(name)
-            for name, node in self.graph.inputs.items()
-            if node.dtype in ("mask", "lengths")
-        }
-        options = self.options
-        stopwatch: Stopwatch | None = None
-        if self.device is not None:
-            stopwatch = CudaRecorder(self.device).seconds
-        elif options.tune == "full":
-            stopwatch = wall_clock
-        machine = machine_of(facts)
-        site = Site(
-            self.backend, self.dtype, self.device, machine, sizes, stopwatch, given, self._uploads
-        )
-        with on_device(self.device):
-            tuned = tune(
-                self.graph,
-                site,
-                options.tune if tunes else "off",
-                seconds=options.tune_seconds,
-                store=options.store or SchemeStore() if tunes else None,
-                watch=options.watch,
-            )
-            return Ready.of(tuned, site)
+    def _open(self, key: tuple[int, ...]) -> Ready | None:
+        """Return what was made for a class of shapes; refuse if the program is closed."""
+        if self._closed:
+            raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
+        return self._ready.get(key)

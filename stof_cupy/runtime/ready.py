@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
-from stof_cupy.fusion.bench import Site
+from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
+from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.few_rows import few_row_pieces
 from stof_cupy.fusion.store import SchemeStore
-from stof_cupy.fusion.tune import MODES, Tuned
+from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
+from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.recorder import Recorder
 from stof_cupy.graph.steps import Fused
+from stof_cupy.jit.device import facts
 from stof_cupy.masks.expression import Pattern
 
 __all__ = [
@@ -95,6 +98,39 @@ class Ready:
     site: Site
 
     @classmethod
+    def made(
+        cls,
+        graph: Graph,
+        sizes: Mapping[str, int],
+        inputs: Mapping[str, Any],
+        options: Options,
+        backend: str,
+        dtype: str,
+        device: int | None,
+        uploads: MutableMapping[str, Any],
+        classed: bool,
+    ) -> Ready:
+        """Tune a graph, on its device, for the class of some sizes or, not `classed`, for all."""
+        machine = NUMPY
+        stopwatch: Stopwatch | None = wall_clock if options.tune == "full" else None
+        if device is not None:
+            machine, stopwatch = machine_of(facts(device)), CudaRecorder(device).seconds
+        kinds = {name: node.dtype for name, node in graph.inputs.items()}
+        given = {n: inputs.get(n) for n, kind in kinds.items() if kind in ("mask", "lengths")}
+        site = Site(backend, dtype, device, machine, sizes, stopwatch, given, uploads)
+        mode = options.tune if classed else "off"
+        tuned = tune(
+            graph,
+            site,
+            mode,
+            seconds=options.tune_seconds,
+            store=None if mode == "off" else options.store or SchemeStore(),
+            watch=options.watch,
+        )
+        site.compile(tuned.lowered, lengths=classed)
+        return cls.of(tuned, site)
+
+    @classmethod
     def of(cls, tuned: Tuned, site: Site) -> Ready:
         """Make the executors; they share the weights that `site` holds."""
         fused = tuned.lowered.fused
@@ -173,13 +209,20 @@ def is_capturing(device: int | None) -> bool:
 
 
 @contextmanager
-def out_of_memory(give_up: Callable[[], int]) -> Iterator[None]:
+def out_of_memory(
+    give_up: Callable[[], int],
+    what: str = "what lies between operators",
+    hint: str = "run fewer sequences at a time",
+) -> Iterator[None]:
     """Turn any MemoryError, which CuPy's is too, into one that says how much is needed.
 
     Parameters
     ----------
     give_up : callable
         Frees what it can, and returns that number of bytes.
+    what : str
+        What they are for.
+    hint : str
 
     Raises
     ------
@@ -190,8 +233,7 @@ def out_of_memory(give_up: Callable[[], int]) -> Iterator[None]:
     except OutOfMemoryError:
         raise
     except MemoryError as error:
-        needed = f"about {give_up() / 2**20:.1f} MiB for what lies between operators"
-        hint = "run fewer sequences at a time"
+        needed = f"about {give_up() / 2**20:.1f} MiB for {what}"
         raise OutOfMemoryError(
             mismatch("run", f"too little memory ({error})", needed, hint)
         ) from error

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stof_cupy import models
 from stof_cupy.fusion import exact, fuse, structured
 from stof_cupy.graph import Executor, Graph, Node, meaning
+from tests.fusion.stacks import constant
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -281,3 +282,45 @@ def test_gated_products_are_not_merged_with_others() -> None:
     fused = fuse(g)
     assert ops(fused)["gemm"] == 3
     same(g, fused, x=inputs()["x"])
+
+
+def test_layers_may_share_constants_that_are_merged() -> None:
+    """Biases of zeros are one constant in all layers; the stack of three is one too."""
+    g = Graph("zeros")
+    x = g.input("x", ("batch", "seq", 8), "float")
+    for i in range(2):
+        parts = []
+        for name in "qkv":
+            w, b = constant(g, f"{i}.{name}", 8, 8), g.constant(f"{i}.{name}.b", np.zeros(8))
+            parts.append(g.split_heads(g.add(g.gemm(x, w), b), heads=2))
+        x = g.merge_heads(g.attention(*parts))
+        up, gate = (constant(g, f"{i}.{name}", 8, 8) for name in ("up", "gate"))
+        zeros = [g.constant(f"{i}.{name}.b", np.zeros(8)) for name in ("up", "gate")]
+        x = g.gated(g.gemm(x, up, zeros[0]), g.gemm(x, gate, zeros[1]), activation="silu")
+    g.output("y", x)
+    made = structured(g)
+    assert sum(node.op == "gemm" for node in made.nodes()) == 4
+    given = {"x": np.random.default_rng(0).standard_normal((2, 3, 8))}
+    want = meaning.evaluate(g, given)["y"]
+    np.testing.assert_allclose(meaning.evaluate(made, given)["y"], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_parts_of_one_array_are_merged_where_they_lie(turned: bool) -> None:
+    whole = rng().standard_normal((8, 24)).T if turned else rng().standard_normal((24, 8))
+
+    def merged(parts: list[Any]) -> Any:
+        g = Graph("parts")
+        x = g.input("x", ("batch", "seq", 8), "float")
+        named = [g.constant(f"w{i}", part) for i, part in enumerate(parts)]
+        g.output("y", g.attention(*(g.split_heads(g.gemm(x, w), heads=2) for w in named)))
+        (array,) = structured(g).constants.values()
+        return array
+
+    parts = [whole[i : i + 8] for i in (0, 8, 16)]
+    assert np.shares_memory(merged(parts), whole)
+    np.testing.assert_array_equal(merged(parts), whole)
+    for other in (parts[::-1], [parts[0], parts[2], parts[1]], [parts[0].copy(), *parts[1:]]):
+        array = merged(other)
+        assert not np.shares_memory(array, whole)
+        np.testing.assert_array_equal(array, np.concatenate(other))

@@ -96,7 +96,9 @@ def test_any_legal_scheme_computes_the_same(spans: list[tuple[int, int]], data: 
         _, nodes = lower_one(TWO, *span)
         kernel = kernel_of(nodes, "numpy")
         assert kernel is not None
-        chosen.append(data.draw(st.sampled_from(kernel.settings(nodes, {"batch": 2, "seq": 33}))))
+        chosen.append(
+            data.draw(st.sampled_from(kernel.settings(nodes, {"batch": 2, "seq": 33}, NUMPY)))
+        )
     lowered = lower(TWO, spans, chosen, "numpy")
     for arena in (False, True):
         run = Executor(lowered.graph, backend="numpy", fused=lowered.fused, arena=arena).run
@@ -177,7 +179,7 @@ def test_a_run_of_no_rows() -> None:
     _, nodes = lower_one(chain, 7, 10)
     kernel = kernel_of(nodes, "numpy")
     assert kernel is not None and kernel.build is not None
-    (setting,) = kernel.settings(nodes, site_sizes)
+    (setting,) = kernel.settings(nodes, site_sizes, NUMPY)
     inputs = tuple(dict.fromkeys(e for n in nodes for e in n.inputs if e and e not in nodes))
     run = kernel.build(nodes, inputs, setting)
     arrays = [

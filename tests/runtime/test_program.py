@@ -12,8 +12,9 @@ import pytest
 from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
 from stof_cupy.fusion.store import SchemeStore
-from stof_cupy.graph import Graph, meaning
+from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.runtime import Options, Program
+from stof_cupy.runtime.ready import Ready
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
 
@@ -143,6 +144,41 @@ def test_too_little_memory_says_how_much_and_can_be_used_on(
         with pytest.raises(OutOfMemoryError, match=match), pytest.warns(StofWarning):
             program.run(inputs)
     np.testing.assert_array_equal(program.run(inputs)["y"], expected)
+
+
+def test_too_little_memory_for_the_weights_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **how: Any) -> Any:
+        raise MemoryError("Out of it")
+
+    monkeypatch.setattr(Executor, "_upload", full)
+    count = sum(array.size for array in paper_stack(2).constants.values())
+    match = rf"expected about {count * 4 / 2**20:.1f} MiB for the weights"
+    with pytest.raises(OutOfMemoryError, match=match):
+        Program(paper_stack(2))
+
+
+def test_a_class_that_is_being_tuned_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, begun, go_on = Ready.made.__func__, threading.Event(), threading.Event()  # type: ignore[attr-defined]
+    program = Program(paper_stack(1), options=Options(tune="fast"))
+    program.run(feeds(seq=8))
+    count: list[int] = []
+
+    def slow(cls: Any, *args: Any) -> Any:
+        count.append(1)
+        begun.set()
+        assert go_on.wait(20)
+        return made(cls, *args)
+
+    monkeypatch.setattr(Ready, "made", classmethod(slow))
+    threads = [threading.Thread(target=program.run, args=(feeds(seq=60),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(20)
+    program.run(feeds(seq=7))  # of the class that is there
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert count == [1] and len(program._ready) == 2
 
 
 def test_a_closed_program_frees_and_refuses() -> None:

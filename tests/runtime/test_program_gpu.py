@@ -99,17 +99,17 @@ def test_streams_and_threads(engines) -> None:
 
 
 def test_new_lengths_compile_nothing(engines) -> None:
-    from stof_cupy.jit.launch import loaded
+    from stof_cupy.jit.launch import store
 
     recorded, _ = engines
     rng = np.random.default_rng(2)
-    for seq in (16, 64, 128, 300):
+    for seq in (1, 2, 4, 8, 16, 32, 64, 128, 256, 300):  # one of each class
         recorded.run(rng.integers(0, 50, (2, seq)), lengths=[seq, 1])
-    before = loaded()
+    before = set(store().root.iterdir())
     for seq in rng.integers(1, 301, 100):
         recorded.run(rng.integers(0, 50, (2, seq)), lengths=[seq, 1])
-    assert loaded() == before
-    assert len(recorded._program._recordings) <= 32
+    assert set(store().root.iterdir()) == before
+    assert recorded._program.recorded <= 32
 
 
 def test_lists_are_their_sequences(engines) -> None:
@@ -123,6 +123,24 @@ def test_lists_are_their_sequences(engines) -> None:
             assert isinstance(got, cupy.ndarray) and got.shape == (len(one), 64)
             if len(one):
                 near(got.get(), eager.run(one[None], mask=mask)[0].get())
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_lists_of_other_lengths_replay_what_was_recorded(engines, mask) -> None:
+    import cupy
+
+    recorded, eager = engines
+    packed = recorded._program.packed()
+    rng, before = np.random.default_rng(4), packed._recordings.replayed
+    for _ in range(8):  # of one number of tokens, when padded
+        lengths = rng.multinomial(rng.integers(961, 1000), np.ones(9) / 9)
+        ids = [cupy.asarray(rng.integers(0, 50, n)) for n in lengths]
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            results = recorded.run(ids, mask=mask)
+            stream.synchronize()
+        for one, got in zip(ids, results, strict=True):
+            near(got.get(), eager.run(one[None], mask=mask)[0].get())
+    assert packed._recordings.replayed - before >= 6
 
 
 def test_a_run_inside_the_callers_own_graph() -> None:

@@ -1,0 +1,174 @@
+"""The stacks of engine_stacks.py in PyTorch, as one would write them for speed.
+
+One product for queries, keys and values, one for both halves of a gated MLP; SDPA with
+``is_causal`` or a held mask, or FlexAttention with a held block mask; run in inference mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import engine_stacks as stacks
+import torch
+from engine_stacks import EPS, Cell, Stack
+from torch import nn
+from torch.nn import functional
+
+Attend = Callable[[Any, Any, Any], Any]
+
+
+def tensor(array: Any, device: str, dtype: Any = None) -> Any:
+    """Return a NumPy array, bfloat16 as well, as a tensor."""
+    if array.dtype.name == "bfloat16":
+        made = torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    else:
+        made = torch.from_numpy(array)
+    return made.to(device, dtype)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def sdpa(cell: Cell, device: str) -> Attend:
+    """Return SDPA under the mask of a cell."""
+    how: dict[str, Any] = {"enable_gqa": True} if _shares(cell) else {}
+    if cell.stack.causal and cell.mask == "full":
+        how["is_causal"] = True
+    elif (dense := stacks.dense(cell)) is not None:
+        how["attn_mask"] = torch.from_numpy(dense).to(device)
+    return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, **how)
+
+
+def flex(cell: Cell, device: str) -> Attend:
+    """Return FlexAttention, to be compiled with the stack, and its block mask made once."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    keep = stacks.rule(cell, torch.from_numpy(stacks.scattered(cell.seq)).to(device))
+    block_mask = None
+    if keep is not None:
+        rule = keep
+        block_mask = create_block_mask(
+            lambda b, h, q, k: rule(q, k), None, None, cell.seq, cell.seq, device=device
+        )
+    shares = _shares(cell)
+    return lambda q, k, v: flex_attention(q, k, v, block_mask=block_mask, enable_gqa=shares)
+
+
+def _shares(cell: Cell) -> bool:
+    return cell.stack.heads != cell.stack.kv_heads
+
+
+# ---------------------------------------------------------------- the stack
+
+
+class Layer(nn.Module):
+    """A layer; of BERT's kind if `post`, of LLaMA's if `rotary`."""
+
+    def __init__(self, stack: Stack, attend: Attend) -> None:
+        super().__init__()
+        self.stack, self.attend = stack, attend
+        biased = not stack.rotary
+        up = stack.inner * (2 if stack.rotary else 1)
+        self.qkv = nn.Linear(stack.hidden, stack.qkv, bias=biased)
+        self.out = nn.Linear(stack.hidden, stack.hidden, bias=biased)
+        self.up = nn.Linear(stack.hidden, up, bias=biased)
+        self.down = nn.Linear(stack.inner, stack.hidden, bias=biased)
+        norm = nn.RMSNorm if stack.rotary else nn.LayerNorm
+        self.norm1, self.norm2 = (norm(stack.hidden, eps=EPS) for _ in range(2))
+
+    def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+        """Return the hidden states after the layer."""
+        if self.stack.post:
+            x = self.norm1(x + self.attention(x, cos, sin))
+            return self.norm2(x + self.mlp(x))
+        x = x + self.attention(self.norm1(x), cos, sin)
+        return x + self.mlp(self.norm2(x))
+
+    def attention(self, x: Any, cos: Any, sin: Any) -> Any:
+        """Return what is added by attention."""
+        s = self.stack
+        sizes = [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim]
+        q, k, v = (
+            part.unflatten(-1, (-1, s.head_dim)).transpose(1, 2)
+            for part in self.qkv(x).split(sizes, dim=-1)
+        )
+        if s.rotary:
+            q, k = (turned(each, cos, sin) for each in (q, k))
+        return self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+    def mlp(self, x: Any) -> Any:
+        """Return what is added by the MLP."""
+        if self.stack.rotary:
+            gate, up = self.up(x).chunk(2, dim=-1)
+            return self.down(functional.silu(gate) * up)
+        return self.down(functional.gelu(self.up(x), approximate=self.stack.gelu))
+
+
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    """Return x with halves of each head turned by the positions."""
+    one, two = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-two, one), dim=-1) * sin
+
+
+class Model(nn.Module):
+    """A stack of layers."""
+
+    def __init__(self, cell: Cell, attend: Attend, weights: dict[str, Any], dtype: Any) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.layers = nn.ModuleList(Layer(cell.stack, attend) for _ in range(cell.stack.layers))
+        self.load_state_dict({f"layers.{name}": x for name, x in weights.items()}, assign=True)
+        device = next(iter(weights.values())).device
+        at = torch.arange(cell.seq, device=device)[:, None]
+        radians = at * torch.from_numpy(stacks.frequencies(cell.stack)).to(device)
+        radians = torch.cat((radians, radians), dim=-1)
+        self.cos, self.sin = radians.cos().to(dtype), radians.sin().to(dtype)
+
+    def forward(self, x: Any) -> Any:
+        """Return the hidden states after all layers."""
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin)
+        return x
+
+
+def placed(weights: dict[str, Any], device: str, dtype: Any) -> dict[str, Any]:
+    """Return weights as tensors on a device."""
+    return {name: tensor(x, device, dtype) for name, x in weights.items()}
+
+
+def model(cell: Cell, way: str, weights: dict[str, Any], dtype: Any) -> Callable[[Any], Any]:
+    """Return a peer as a call: hidden states in, hidden states out.
+
+    Parameters
+    ----------
+    cell : Cell
+    way : {"eager", "compiled", "flex", "flex-v"}
+        SDPA; SDPA and ``torch.compile(mode="max-autotune")``; FlexAttention and that, of values
+        that are copied first: compiled for a CPU, torch 2.13 reads strided ones wrongly.
+    weights : dict of tensors
+    dtype : torch.dtype
+        Of the weights.
+    """
+    device = next(iter(weights.values())).device.type
+    attend = flex(cell, device) if way.startswith("flex") else sdpa(cell, device)
+    if way == "flex-v":
+        strided = attend
+        attend = lambda q, k, v: strided(q, k, v.contiguous())  # noqa: E731
+    made: Any = Model(cell, attend, weights, dtype).eval()
+    if way != "eager":
+        torch._dynamo.reset()
+        made = torch.compile(made, mode="max-autotune", fullgraph=True, dynamic=False)
+    return torch.inference_mode()(lambda x: made(x))
+
+
+def exact(cell: Cell, weights: dict[str, Any], x: Any) -> Any:
+    """Return the stack's result in float32, by plain SDPA with a dense mask."""
+    kept = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        wide = {name: each.float() for name, each in weights.items()}
+        with torch.inference_mode():
+            return Model(cell, sdpa(cell, x.device.type), wide, torch.float32)(x.float())
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = kept

@@ -1,0 +1,177 @@
+"""A product by a weight, and which of the kernels for it to take: what there is to search on CUDA.
+
+A setting names a kernel by its place in :data:`CHOICES`, and the pieces that K is cut into. The
+empty setting leaves the choice to the model of `ops.gemm_model`, for each size anew; any other is
+kept for a whole class of sizes, so that another length asks for no other kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from stof_cupy.fusion.cost import Machine, shapes_class
+from stof_cupy.graph import Node
+from stof_cupy.graph.memory import bound
+from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.jit.device import DeviceFacts
+from stof_cupy.jit.epilogues import EpilogueKind
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
+from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm_args import Problem, as_rows, validate
+
+__all__ = ["CHOICES", "build", "is_product", "kernels", "predicted", "settings"]
+
+Array: TypeAlias = Any
+Setting: TypeAlias = "tuple[tuple[str, int], ...]"
+
+CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
+"""Tiles of the GEMM for every GPU, then configurations of Hopper's."""
+
+_MOST = 8
+"""Settings of a product that are worth a look: what the model holds best."""
+
+
+def is_product(nodes: Sequence[Node]) -> bool:
+    """Whether operators are one product by a constant."""
+    if len(nodes) != 1 or nodes[0].op != "gemm":
+        return False
+    weight = nodes[0].inputs[1]
+    return weight is not None and weight.op == "constant"
+
+
+def settings(
+    nodes: Sequence[Node], sizes: Mapping[str, int], machine: Machine
+) -> tuple[Setting, ...]:
+    """Return what a product can be set to on a GPU, best by the model first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stof_cupy.fusion.cost import NUMPY
+    >>> from stof_cupy.graph import Graph
+    >>> g = Graph("product")
+    >>> y = g.gemm(g.input("x", ("batch", 64), "float"), g.constant("w", np.ones((32, 64))))
+    >>> settings([y], {"batch": 8}, NUMPY)
+    ((),)
+    """
+    if machine.facts is None:
+        return ((),)
+    found = _estimates(_problem(nodes[0], sizes), machine.facts)
+    return tuple(found)[:_MOST] or ((),)
+
+
+def predicted(
+    nodes: Sequence[Node], sizes: Mapping[str, int], machine: Machine, setting: Setting
+) -> float | None:
+    """Return the seconds of a product at a setting; None where the model does not know it."""
+    if machine.facts is None:
+        return None
+    found = _estimates(_problem(nodes[0], sizes), machine.facts)
+    return found.get(setting, min(found.values())) if found else None
+
+
+def _problem(node: Node, sizes: Mapping[str, int]) -> Problem:
+    x, w, bias, residual = node.inputs
+    attrs = dict(node.attrs)
+    rows = 0 if x is None else math.prod(bound(x.shape[:-1], sizes))
+    depth = 0 if w is None else bound(w.shape[1:], sizes)[0]
+    kind = EpilogueKind(
+        bias=bias is not None,
+        activation=attrs["activation"],
+        gated=attrs["gated"],
+        residual=residual is not None,
+    )
+    # The other type of 16 bits takes as long.
+    return Problem("bfloat16", rows, bound(node.shape[-1:], sizes)[0], depth, kind)
+
+
+def kernels(
+    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    """Return what the model chooses for a product at some lengths of the class of `sizes`.
+
+    So that all of them are compiled when the class is first met, and none at another length of it.
+    """
+    found: dict[KernelSpec, None] = {}
+    most = shapes_class(sizes).get("seq", 0)
+    for seq in range(most, most // 2, -max(most // (2 * _LENGTHS), 1)):
+        problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
+        if problem.m:
+            choice = gemm_model.choose(problem, _layout(problem), facts)
+            if isinstance(choice, gemm_sm80.Config):
+                found[choice.spec(problem)] = None
+            else:
+                found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
+    return found
+
+
+_LENGTHS = 32
+"""Lengths of a class that are looked at."""
+
+
+def _layout(problem: Problem) -> gemm_sm90.Layout | None:
+    """Return how operands lie: weights as the executor uploads them, the others like them."""
+    return gemm_sm90.Layout() if problem.k % 8 == 0 else None
+
+
+@lru_cache(maxsize=256)
+def _estimates(problem: Problem, facts: DeviceFacts) -> Mapping[Setting, float]:
+    """Return seconds by setting, the least first."""
+    if not problem.m:
+        return {}
+    every = gemm_model.explain(problem, _layout(problem), facts)
+    return {_setting(each.choice): each.us * 1e-6 for each in every}
+
+
+def _setting(choice: gemm_model.Choice) -> Setting:
+    if isinstance(choice, gemm_sm80.Config):
+        return (("kernel", CHOICES.index(choice.tile)), ("splits", 1))
+    return (("kernel", CHOICES.index(choice.config)), ("splits", choice.splits))
+
+
+def _choice(setting: Setting) -> gemm_model.Choice | None:
+    """Return what a setting names; None: the model's choice."""
+    if not setting:
+        return None
+    number, splits = (value for _, value in setting)
+    if number < len(GEMM_TILES):
+        return gemm_sm80.Config(GEMM_TILES[number])
+    if number < len(CHOICES):
+        return gemm_sm90.Plan(GEMM_SM90_CONFIGS[number - len(GEMM_TILES)], splits)
+    return None
+
+
+def build(
+    nodes: Sequence[Node], inputs: Sequence[Node | None], setting: Setting
+) -> Callable[..., Array]:
+    """Return a call that takes the operands of a product, and runs the kernel of a setting.
+
+    Where that kernel cannot compute what it is given, it is the model's.
+    """
+    attrs, choice = dict(nodes[0].attrs), _choice(setting)
+
+    def run(
+        x: Array, w: Array, bias: Array | None, residual: Array | None, out: Array | None = None
+    ) -> Array:
+        from stof_cupy.ops.gemm import _launch  # which takes the choice that `gemm` makes
+
+        epilogue = Epilogue(bias, attrs["activation"], residual, gated=attrs["gated"])
+        _, problem = validate(x, w.T, epilogue, out)
+        chosen = choice if _fits(choice, problem, x, w) else None
+        return _launch(problem, x, w.T, epilogue, out, chosen)
+
+    return run
+
+
+def _fits(choice: gemm_model.Choice | None, problem: Problem, x: Array, w: Array) -> bool:
+    if not isinstance(choice, gemm_sm90.Plan):
+        return True
+    found = gemm_sm90.layout(problem, as_rows(x), w)
+    return gemm_sm90.fault(choice, problem, found) is None

@@ -1,0 +1,189 @@
+"""Packed sequences on a GPU: whatever their lengths, a run is what was recorded before.
+
+Tokens are padded to one of a few numbers, sixteen to an octave, and the mask of documents is built
+on the GPU: other lengths are an upload of a number a token and a few launches, without waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stof_cupy.masks import document_ids
+from stof_cupy.masks.bitmap import TILE
+from stof_cupy.masks.segments import Segments
+from stof_cupy.runtime.program import Array, Finish, Program
+from stof_cupy.runtime.ready import is_capturing, on_device
+
+__all__ = ["Documents", "PackedProgram", "lengths_of", "padded_tokens"]
+
+_KEPT = 64
+"""Masks that are kept, each for a number of tokens; some megabytes each."""
+
+
+class PackedProgram(Program):
+    """The program of packed sequences; see `packing.pack_graph`.
+
+    Where runs are recorded, sequences under plain or causal masks of documents are run as the
+    module says; else as any program.
+    """
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._masks: OrderedDict[tuple[int, int, bool], Documents] = OrderedDict()
+        self._mask_lock = threading.Lock()
+
+    def run(self, inputs: Mapping[str, Any], *, finish: Finish | None = None) -> dict[str, Array]:
+        """Compute the outputs, see `Program.run`; those of the tokens that there are."""
+        recorded = self.records and self.device is not None
+        known = self._documents(inputs) if recorded else None
+        if known is None or is_capturing(self.device):
+            return super().run(inputs, finish=finish)
+        lengths, causal = known
+        tokens = int(lengths.sum())
+        size = padded_tokens(tokens)
+        longest = max(1 << (int(lengths.max()) - 1).bit_length(), 256)  # few masks for many runs
+        arrays = {n: x for n, x in inputs.items() if n not in causal and x is not None}
+        with on_device(self.device), ExitStack() as stack:
+            masks = {
+                each: stack.enter_context(self._mask(size, longest, each).of(lengths))
+                for each in {*causal.values()}
+            }
+            given = {name: _padded(x, size) for name, x in arrays.items()}
+            given |= {name: masks[each] for name, each in causal.items()}
+            made = super().run(given, finish=finish)
+        return {name: array[:, :tokens] for name, array in made.items()}
+
+    def _documents(self, inputs: Mapping[str, Any]) -> tuple[NDArray[Any], dict[str, bool]] | None:
+        """Return the lengths of all sequences, and which masks are causal; None for other masks."""
+        names = [name for name, node in self.graph.inputs.items() if node.dtype == "mask"]
+        found = {name: lengths_of(inputs.get(name)) for name in names}
+        first = next(iter(found.values()), None)
+        if first is None or not first.lengths.sum():
+            return None
+        for each in found.values():
+            if each is None or not np.array_equal(each.lengths, first.lengths):
+                return None
+        return first.lengths, {name: each.causal for name, each in found.items() if each}
+
+    def _mask(self, tokens: int, longest: int, causal: bool) -> Documents:
+        key = tokens, longest, causal
+        with self._mask_lock:
+            found = self._masks.get(key)
+            if found is None:
+                found = self._masks[key] = Documents(tokens, longest, causal=causal)
+            self._masks.move_to_end(key)
+            while len(self._masks) > _KEPT:
+                self._masks.popitem(last=False)
+            return found
+
+    def close(self) -> None:
+        """Free what `Program.close` does, and the masks."""
+        super().close()
+        with self._mask_lock:
+            self._masks.clear()
+
+
+class Documents:
+    """A mask of documents on the current device, for one number of tokens and any lengths.
+
+    Parameters
+    ----------
+    tokens : int
+    longest : int
+        Tokens of a document, at most.
+    causal : bool
+
+    Attributes
+    ----------
+    mask : DeviceMask
+    """
+
+    def __init__(self, tokens: int, longest: int, *, causal: bool) -> None:
+        import cupy
+
+        # Not from a pool, which could be of a stream.
+        with cupy.cuda.using_allocator(None):
+            self._ids = cupy.asarray(np.full(tokens, -1, np.int32))
+            rows = -(-tokens // TILE)
+            # A tile of queries sees documents that begin before it and end after it.
+            most = rows * min(rows, 2 * -(-longest // TILE) + 2)
+            pattern = document_ids(self._ids, causal=causal)
+            self.mask: Any = pattern.to("cuda", tiles=most, bitmaps=most)
+        cupy.cuda.get_current_stream().synchronize()
+        self._used: Any = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def of(self, lengths: NDArray[Any]) -> Iterator[Any]:
+        """Give the mask for sequences of these lengths; what follows them is padding.
+
+        It is the caller's alone in the context, and on the current stream.
+        """
+        import cupy
+
+        ids = np.full(len(self._ids), -1, np.int32)
+        ids[: int(lengths.sum())] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        with self._lock:
+            stream = cupy.cuda.get_current_stream()
+            if self._used is not None:
+                stream.wait_event(self._used)
+            self._ids[...] = cupy.asarray(ids)
+            self.mask.rebuild()
+            try:
+                yield self.mask
+            finally:
+                self._used = stream.record()
+
+
+class _Packed(NamedTuple):
+    lengths: NDArray[Any]
+    causal: bool
+
+
+def lengths_of(mask: Any) -> _Packed | None:
+    """Return the lengths of documents that see themselves, or None for any other mask.
+
+    Examples
+    --------
+    >>> from stof_cupy import masks
+    >>> lengths_of(masks.document([2, 0, 3], causal=True))
+    _Packed(lengths=array([2, 0, 3]), causal=True)
+    >>> lengths_of(masks.document([2], [3])), lengths_of(masks.causal(4))
+    (None, None)
+    """
+    if type(mask) is not Segments:
+        return None
+    lengths = np.diff(mask.query_stop, prepend=0)
+    own = np.array_equal(mask.key_stop, mask.query_stop)
+    own &= np.array_equal(mask.key_start, mask.query_stop - lengths)
+    if not own or (mask.reach is not None and mask.reach.any()):
+        return None
+    return _Packed(lengths, mask.reach is not None)
+
+
+def padded_tokens(tokens: int) -> int:
+    """Return the number of tokens that runs of `tokens` are padded to: at most a sixteenth more.
+
+    Examples
+    --------
+    >>> [padded_tokens(n) for n in (1, 300, 5000, 16_700)]
+    [64, 320, 5120, 17408]
+    """
+    step = max(1 << max(tokens - 1, 1).bit_length() >> 5, TILE)
+    return -(-tokens // step) * step
+
+
+def _padded(x: Any, size: int) -> Any:
+    """Return an array ``(1, tokens, ...)`` with zeros behind its tokens."""
+    import cupy
+
+    padded = cupy.zeros((1, size, *x.shape[2:]), x.dtype)
+    padded[:, : x.shape[1]] = x
+    return padded

@@ -1,0 +1,175 @@
+"""What runs of small models ask of CUDA, as JSON: `python -m tests.runtime.cuda_path`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.jit.device import DeviceFacts
+from tests.runtime import fake_cuda
+
+H100 = DeviceFacts(
+    "NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20, 1980000, 80 << 30,
+    2048, 2619000, 5120,
+)  # fmt: skip
+BERT = {
+    "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_hidden_layers": 2,
+    "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 256, "vocab_size": 50,
+    "max_position_embeddings": 512, "type_vocab_size": 2,
+}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 2, "vocab_size": 50,
+    "n_positions": 512, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 50,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+}  # fmt: skip
+VIT = {
+    "model_type": "vit", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 256, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "image_size": 32,
+    "patch_size": 8, "num_channels": 3, "qkv_bias": True,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5", "d_model": 128, "d_kv": 64, "d_ff": 256, "num_layers": 2, "num_heads": 2,
+    "vocab_size": 50, "relative_attention_num_buckets": 8, "feed_forward_proj": "relu",
+    "relative_attention_max_distance": 20, "layer_norm_epsilon": 1e-6, "decoder_start_token_id": 0,
+}  # fmt: skip
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bert": (BERT, {}),
+    "bert, lengths": (BERT, {"lengths": [64, 9]}),
+    "bert, longformer": (BERT, {"mask": "longformer:w=8,g=2"}),
+    "gpt2": (GPT2, {}),
+    "llama": (LLAMA, {}),
+    "vit": (VIT, {}),
+    "t5": (T5, {}),
+}
+
+
+def told(config: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    """Return what each of three runs asked for, and what was warned of."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+
+    weights = models.random_weights(config)
+    engine = TransformerEngine(
+        weights, config=config, backend="cuda", dtype="bfloat16", cuda_graphs=True
+    )
+    if config["model_type"] == "vit":
+        x: Any = np.zeros((2, 3, 32, 32), np.float32)
+    else:
+        x = cupy.asarray(np.zeros((2, 64), np.int64))
+    runs = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            fake_cuda.LOG.clear()
+            engine.run(x, **how)
+            runs.append(list(fake_cuda.LOG))
+    return {"runs": runs, "warnings": [str(each.message) for each in said]}
+
+
+def program(masked: bool) -> dict[str, Any]:
+    """Return the same of a user's own block, whose inputs are floats and a mask."""
+    import cupy
+
+    from stof_cupy import masks
+    from stof_cupy.runtime import Options, Program
+    from tests.fusion.stacks import WIDTH, paper_stack
+
+    made = Program(paper_stack(2), backend="cuda", options=Options(record=True))
+    inputs: dict[str, Any] = {"x": cupy.zeros((2, 64, WIDTH), np.float16)}
+    if masked:
+        inputs["mask"] = masks.causal(64).tobsr()
+    runs = []
+    for _ in range(3):
+        fake_cuda.LOG.clear()
+        made.run(inputs)
+        runs.append(list(fake_cuda.LOG))
+    return {"runs": runs, "warnings": []}
+
+
+def ragged() -> dict[str, Any]:
+    """Return what lists of sequences ask for, whose lengths are others each time."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+
+    engine = TransformerEngine(
+        models.random_weights(BERT), config=BERT, backend="cuda", dtype="bfloat16", cuda_graphs=True
+    )
+    rng, runs, right = np.random.default_rng(0), [], []
+    for _ in range(3):
+        lengths = rng.multinomial(1000, np.ones(9) / 9)  # of one number of tokens, when padded
+        lengths[3] = 0
+        x = [cupy.asarray(np.zeros(n, np.int64)) for n in lengths]
+        fake_cuda.LOG.clear()
+        results = engine.run(x)
+        runs.append(list(fake_cuda.LOG))
+        shapes = [each.shape for each in results] == [(n, 128) for n in lengths]
+        (documents,) = engine._program.packed()._masks.values()  # type: ignore[union-attr]
+        ids = documents._ids.host
+        counts = [int((ids == number).sum()) for number in range(9)] == lengths.tolist()
+        ascend = bool((np.diff(ids[: lengths.sum()]) >= 0).all())
+        padding = bool((ids[lengths.sum() :] == -1).all())
+        right.append([shapes, counts, ascend, padding])
+    return {"runs": runs, "warnings": [], "right": right}
+
+
+def another_device() -> dict[str, Any]:
+    """Return where runs of device 1 take place, and their results lie, while 0 is current."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+
+    weights = models.random_weights(BERT)
+    engine = TransformerEngine(
+        weights, config=BERT, backend="cuda", dtype="bfloat16", device=1, cuda_graphs=True
+    )
+    with cupy.cuda.Device(1):
+        there = cupy.asarray(np.zeros((2, 64), np.int64))
+    here = cupy.asarray(np.zeros((2, 64), np.int64))
+    fake_cuda.DEVICES.clear()
+    results = [engine.run(there, mask="causal").device.id for _ in range(3)]
+    devices = sorted(fake_cuda.DEVICES)
+    return {"results": results, "devices": devices, "back": engine.run(here).device.id}
+
+
+def lengths() -> dict[str, list[str]]:
+    """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
+    import cupy
+
+    from stof_cupy import TransformerEngine, models
+    from stof_cupy.fusion import bench
+
+    ahead: list[str] = []
+    bench.compile_ahead = lambda specs, arch: ahead.extend(  # type: ignore[assignment]
+        spec.name for spec in specs
+    )
+    wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
+    config = {**BERT, **wide, "intermediate_size": 3072}
+    weights = models.random_weights(config)
+    engine = TransformerEngine(weights, config=config, backend="cuda", dtype="bfloat16")
+    x = cupy.asarray(np.zeros((8, 512), np.int64))
+    fake_cuda.LOG.clear()
+    for seq in (300, *np.random.default_rng(0).integers(257, 513, 40).tolist()):
+        engine.run(x[:, :seq])
+    launched = {name for kind, name in fake_cuda.LOG if kind == "launch"}
+    return {"ahead": sorted(set(ahead)), "launched": sorted(launched)}
+
+
+if __name__ == "__main__":
+    os.environ["STOF_CACHE_DIR"] = sys.argv[1]
+    fake_cuda.install(H100)
+    found: dict[str, Any] = {name: told(*case) for name, case in CASES.items()}
+    found |= {"block": program(False), "block, causal": program(True)}
+    found |= {"ragged": ragged(), "another device": another_device(), "lengths": lengths()}
+    print(json.dumps(found))

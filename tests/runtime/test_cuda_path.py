@@ -1,0 +1,96 @@
+"""What a run asks of CUDA, found out without a GPU: one graph, no waiting, nothing uploaded late.
+
+Kernels compute nothing here; that they are right is for other tests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENGINES = ["bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "vit", "t5"]
+BLOCKS = ["block", "block, causal"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the log of `cuda_path`, which is a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.runtime.cuda_path", str(tmp_path_factory.mktemp("cache"))],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def kinds(run: list[list[str]]) -> Counter[str]:
+    return Counter(kind for kind, _ in run)
+
+
+def kernels(run: list[list[str]]) -> list[str]:
+    return [name for kind, name in run if kind == "launch"]
+
+
+@pytest.mark.parametrize("case", [*ENGINES, *BLOCKS])
+def test_the_third_run_is_one_graph(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    first, second, third = told[case]["runs"]
+    assert kernels(first) and not kernels(third)
+    assert kinds(third)["graph"] == 1
+    assert kinds(third)["sync"] == kinds(third)["malloc"] == 0
+    # Once before and once for the capture.
+    assert kernels(second) == kernels(first) * 2
+
+
+@pytest.mark.parametrize("case", BLOCKS)
+def test_a_replay_only_copies_and_launches(told: dict[str, Any], case: str) -> None:
+    third = told[case]["runs"][2]
+    assert set(kinds(third)) == {"event", "cupy", "graph"}
+    assert all(name == "copy" for kind, name in third if kind == "cupy")
+    assert kinds(third)["cupy"] == 2  # x in, y out
+
+
+@pytest.mark.parametrize(
+    ("case", "a_layer", "beside"),
+    [("bert", 7, 2), ("gpt2", 7, 4), ("llama", 8, 2), ("vit", 7, 3), ("t5", 7, 2), ("block", 7, 0)],
+)
+def test_launches_of_a_layer(told: dict[str, Any], case: str, a_layer: int, beside: int) -> None:
+    """Products with all that follows, attention, norms; LLaMA turns queries and keys at once."""
+    assert len(kernels(told[case]["runs"][0])) == 2 * a_layer + beside
+
+
+def test_epilogues_are_fused(told: dict[str, Any]) -> None:
+    names = {case: " ".join(kernels(told[case]["runs"][0])) for case in ENGINES}
+    assert "bias_gelu " in names["bert"] and "bias_residual " in names["bert"]
+    assert "bias_gelu_tanh " in names["gpt2"] and "silu_gate " in names["llama"]
+    for each in ("add_", "gelu_bf16", "gated_"):
+        assert f" {each}" not in names["bert"] + names["llama"]
+
+
+def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(told: dict[str, Any]) -> None:
+    ahead, launched = (set(told["lengths"][name]) for name in ("ahead", "launched"))
+    assert len(launched) > 6  # several kernels for one product
+    assert launched <= ahead
+
+
+def test_another_device_than_the_current_one(told: dict[str, Any]) -> None:
+    """T29: everything happens on the engine's device; results go where the inputs came from."""
+    assert told["another device"] == {"results": [1, 1, 1], "devices": [1], "back": 0}
+
+
+def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> None:
+    assert all(map(all, told["ragged"]["right"]))
+    first, second, third = told["ragged"]["runs"]
+    assert any(name.startswith("attention") for name in kernels(first))
+    assert kinds(third)["graph"] == 1 and kinds(third)["sync"] == kinds(third)["malloc"] == 0
+    # The mask alone is built anew.
+    assert kernels(third) and all(name.startswith("mask_") for name in kernels(third))
+    layers = [name for name in kernels(second) if not name.startswith("mask_")]
+    assert layers == [name for name in kernels(first) if not name.startswith("mask_")] * 2

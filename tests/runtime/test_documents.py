@@ -1,0 +1,68 @@
+"""Packed sequences on a GPU: what is a mask of documents, and how far tokens are padded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stof_cupy import masks
+from stof_cupy.fusion import structured
+from stof_cupy.runtime.documents import PackedProgram, lengths_of, padded_tokens
+from stof_cupy.runtime.packing import pack_graph, packed_mask
+from stof_cupy.runtime.ready import Options
+from tests.fusion.stacks import WIDTH, paper_stack
+from tests.runtime.fake import FakeRecorder
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 9), max_size=8), st.sampled_from([None, "causal"]))
+def test_lengths_are_those_of_the_mask(lengths: list[int], spec: str | None) -> None:
+    found = lengths_of(packed_mask(spec, tuple(lengths)))
+    assert found is not None
+    assert found.lengths.tolist() == lengths and found.causal == (spec == "causal")
+    # With padding behind, of which nothing sees or is seen.
+    ids = np.append(np.repeat(np.arange(len(lengths)), lengths), [-1] * 3)
+    dense = masks.document_ids(ids, causal=found.causal).toarray()
+    np.testing.assert_array_equal(dense[:-3, :-3], packed_mask(spec, tuple(lengths)).toarray())
+    assert not dense[-3:].any() and not dense[:, -3:].any()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        masks.causal(5),
+        masks.document([3, 2], window=1),
+        masks.document([3, 2], [2, 3]),
+        masks.document([3, 2], [4, 5], causal=True, align="bottom-right"),
+        masks.document([3, 2]).tobsr(),
+        packed_mask("sliding:w=1", (3, 2)),
+    ],
+    ids=repr,
+)
+def test_other_masks_are_none_of_documents(mask: object) -> None:
+    assert lengths_of(mask) is None
+
+
+def test_tokens_are_padded_a_little_and_to_few_numbers() -> None:
+    sizes = {tokens: padded_tokens(tokens) for tokens in range(1, 40_000)}
+    assert all(n <= size <= max(n * 17 / 16 + 1, n + 63) for n, size in sizes.items())
+    assert all(size % 64 == 0 for size in sizes.values())
+    assert len({size for n, size in sizes.items() if 16_384 < n <= 32_768}) == 16
+    assert sorted(sizes.values()) == [*sizes.values()]
+
+
+def test_without_a_gpu_packed_programs_run_as_any() -> None:
+    graph = pack_graph(structured(paper_stack(1)))
+    assert graph is not None
+    options = Options(record=True, recorder=FakeRecorder())
+    program, plain = PackedProgram(graph, options=options), PackedProgram(graph)
+    for lengths in ((3, 4), (5, 2)):
+        x = np.random.default_rng(0).standard_normal((1, 7, WIDTH)).astype(np.float32)
+        inputs = {"x": x, "mask": packed_mask(None, lengths)}
+        want = plain.run(inputs)["y"]
+        for _ in range(3):
+            np.testing.assert_array_equal(program.run(inputs)["y"], want)
+    program.close()
