@@ -25,6 +25,7 @@ from stof_cupy.models.session import Sessions
 from stof_cupy.models.target import Target
 from stof_cupy.models.tasks import TextTasks
 from stof_cupy.runtime import Options, Program
+from stof_cupy.runtime.bound import bind
 from stof_cupy.runtime.padding import SMALL, bucket, clear_padding, padded_to, written
 from stof_cupy.terminal import Progress
 
@@ -248,7 +249,7 @@ class TransformerEngine(TextTasks, Inspection):
     def _bind(
         self, graph: Graph, inputs: Mapping[str, Any], finish: Any, changes: Any
     ) -> Callable[[], dict[str, Any]]:
-        return self._program_of(graph).bind(inputs, finish=finish, changes=changes)
+        return bind(self._program_of(graph), inputs, finish=finish, changes=changes)
 
     def _program_of(self, graph: Graph) -> Program:
         if graph is self._model.graph:

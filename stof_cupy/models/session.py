@@ -39,7 +39,7 @@ class Runner:
     run : callable
         ``(graph, inputs) -> outputs``, on inputs that lie where they are needed.
     bind : callable
-        ``(graph, inputs, finish, changes)``: what runs on these very arrays, see `Program.bind`.
+        ``(graph, inputs, finish, changes)``: what runs on these very arrays, see `bound.bind`.
     """
 
     run: Callable[[Graph, Mapping[str, Any]], dict[str, Any]]

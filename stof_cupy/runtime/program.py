@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from stof_cupy.dtypes import dtype_name
@@ -16,7 +16,6 @@ from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
 from stof_cupy.graph.recorder import Recordings
-from stof_cupy.runtime.bound import Run, bound
 from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
 from stof_cupy.runtime.ready import (
@@ -163,36 +162,6 @@ class Program:
             if self._recordings is None or not stay or is_capturing(self.device):
                 return call(ready.plain, arrays)
             return self._recordings.run(key, arrays, recorded, kept)
-
-    def bind(
-        self,
-        inputs: Mapping[str, Any],
-        *,
-        finish: Finish | None = None,
-        changes: Sequence[Array] = (),
-    ) -> Run:
-        """Return what runs on these very arrays each time that it is called, as one CUDA graph.
-
-        Nothing is copied: a run reads what is in the arrays by then, writes to caches, and in
-        `finish` may leave the next run its inputs. Its outputs hold until the next run.
-
-        Parameters
-        ----------
-        inputs, finish
-            As of `run`; kept as long as what is returned.
-        changes : sequence of array
-            What `finish` changes so that another run would change it again; see `bound.bound`.
-        """
-        ready = self._for(inputs)
-        executor = ready.for_few_rows(arena=self._recorder is not None)
-
-        def call() -> dict[str, Array]:
-            with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
-                made = executor.run(inputs)
-                return made if finish is None else finish(inputs, made)
-
-        with on_device(self.device):
-            return bound(call, self._recorder, changes)
 
     def tuned(self, inputs: Mapping[str, Any]) -> Report:
         """Return how runs of such inputs came to run as they do; tunes if that is still to do."""

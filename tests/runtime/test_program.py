@@ -13,7 +13,7 @@ from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, meaning
-from stof_cupy.runtime import Options, Program
+from stof_cupy.runtime import Options, Program, bound
 from stof_cupy.runtime.ready import Ready
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
@@ -276,14 +276,14 @@ def test_a_bound_run_leaves_the_next_its_inputs(recorder: FakeRecorder | None) -
         count[...] += 1
         return {"y": outputs["y"], "count": count.copy()}
 
-    def bind() -> Any:
-        return program.bind({"x": x}, finish=finish, changes=(x, count))
+    def made_of() -> Any:
+        return bound.bind(program, {"x": x}, finish=finish, changes=(x, count))
 
     if recorder is not None and recorder.fails:
         with pytest.warns(StofWarning, match=r"could not be recorded .*\(no\)"):
-            run = bind()
+            run = made_of()
     else:
-        run = bind()
+        run = made_of()
     assert not count.any()
     for i in range(4):
         made = run()
@@ -301,8 +301,8 @@ def test_what_does_not_fit_is_refused_when_it_is_bound_or_run() -> None:
         program = Program(paper_stack(1), options=Options(record=True, recorder=recorder))
         with pytest.raises(ShapeError, match="input 'x'"):
             if recorder is None:
-                program.bind({"x": np.zeros((2, 3), np.float32)})()
+                bound.bind(program, {"x": np.zeros((2, 3), np.float32)})()
             else:
                 with pytest.warns(StofWarning):
-                    run = program.bind({"x": np.zeros((2, 3), np.float32)})
+                    run = bound.bind(program, {"x": np.zeros((2, 3), np.float32)})
                 run()
