@@ -24,8 +24,9 @@ struct FewRows {
   static constexpr int kHalves = Epilogue::kHalves;
   static constexpr int kSums = kRows * (kHalves * 2 + (kNormed ? 1 : 0));
   static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * sizeof(float) : 0;
-  static constexpr int kStep = kSlices * 256;       // of K, that all slices take at once
-  static constexpr int kAhead = kRows * kHalves > 1 ? 2 : 4;  // steps whose loads are in flight
+  static constexpr int kStep = kSlices * 256;  // of K, that all slices take at once
+  // Steps whose loads are in flight, as many as there are registers for.
+  static constexpr int kAhead = kRows == 1 ? 4 : kRows * kHalves > 4 ? 1 : 2;
   static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
 
   struct Params {
@@ -96,18 +97,22 @@ struct FewRows {
         columns[half][i] = p.b + (min(col + i, p.n - 1) + static_cast<i64>(half) * p.n) * p.b_row;
 
     Sums sums = {};
-    i64 at = (slice * 32 + lane) * 8;
-    for (; at + (kAhead - 1) * kStep + 8 <= p.k; at += kAhead * kStep) {
-      uint4 raw[kAhead][kHalves][2];
+    const int whole = p.k / 8 * 8;
+    const int first = (slice * 32 + lane) * 8;
+    for (i64 at = first; at < whole; at += kAhead * kStep) {
+      uint4 raw[kAhead][kHalves][2] = {};
 #pragma unroll
       for (int s = 0; s < kAhead; ++s)
+        if (at + s * kStep < whole) {
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half)
+          for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-          for (int i = 0; i < 2; ++i)
-            raw[s][half][i] = *reinterpret_cast<const uint4*>(columns[half][i] + at + s * kStep);
+            for (int i = 0; i < 2; ++i)
+              raw[s][half][i] = *reinterpret_cast<const uint4*>(columns[half][i] + at + s * kStep);
+        }
 #pragma unroll
       for (int s = 0; s < kAhead; ++s) {
+        if (at + s * kStep >= whole) break;
         Vector8<T> b[kHalves][2];
 #pragma unroll
         for (int half = 0; half < kHalves; ++half)
@@ -116,15 +121,14 @@ struct FewRows {
         multiply(p, sums, b, rows, at + s * kStep, 8);
       }
     }
-    for (; at < p.k; at += kStep) {
-      const int valid = static_cast<int>(min(p.k - at, i64{8}));
+    if (whole < p.k && whole % kStep == first) {  // less than eight are left
       Vector8<T> b[kHalves][2];
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          b[half][i] = Vector8<T>::load(columns[half][i] + at, valid, true);
-      multiply(p, sums, b, rows, at, valid);
+          b[half][i] = Vector8<T>::load(columns[half][i] + whole, p.k - whole, true);
+      multiply(p, sums, b, rows, whole, p.k - whole);
     }
     finish(p, sums, reinterpret_cast<float*>(smem), warp, slice, lane, col);
   }
