@@ -307,8 +307,7 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
-    added = EpilogueKind(residual=True)
-    specs += [gemm_few_rows("float16", 1, *each) for each in ((1, gate), (4, PLAIN), (4, added))]
+    specs.append(gemm_few_rows("float16", 1, 4, EpilogueKind(residual=True)))
     specs.append(gemm_few_rows("bfloat16", 1, 1, gate, normed=True))
     every = EpilogueKind(normed=True, bias=True, rotary=128, statistics=True, heads=True)
     specs += [gemm_sm80("bfloat16", GEMM_TILES[0], every), row_statistics("bfloat16")]
