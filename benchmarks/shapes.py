@@ -91,3 +91,20 @@ DECODING = (
     *((1, 12, 12, 1, 8192, 64), (4, 32, 4, 1, 16_384, 128), (1, 16, 2, 16, 8192, 64)),
 )
 """(batch, heads, kv_heads, queries, keys, head_dim) of decoding."""
+
+GEMM_ROWS = (1, 16, 128, 512, 4096, 32_768)
+"""Rows of A."""
+
+GEMM_WEIGHTS = (
+    *((2304, 768), (768, 768), (3072, 768), (768, 3072)),  # BERT-base
+    *((3072, 1024), (1024, 4096)),  # BERT-large
+    *((3072, 2048), (16_384, 2048), (2048, 8192)),  # a LLaMA of 1.2e9
+    *((1728, 576), (576, 1536)),  # SmolLM2
+)
+"""(N, K) of B, which lies as a model has it: contiguous along K."""
+
+GEMM_CUBES = (4096, 8192)
+"""M = N = K."""
+
+NORM_MOST = 2048
+"""Columns of products whose rows are normalised."""

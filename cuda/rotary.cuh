@@ -23,6 +23,12 @@ struct Turn {
     const float rest = fmaf(-turns, kLow, fmaf(-turns, kHigh, angle));
     return {ptx::sine(rest) * magnitude, ptx::cosine(rest) * magnitude};
   }
+
+  __device__ __forceinline__ void rotate(float& a, float& b) const {
+    const float before = a;
+    a = before * cosine - b * sine;
+    b = b * cosine + before * sine;
+  }
 };
 
 template <typename T, bool kInterleaved>
@@ -83,7 +89,7 @@ struct Rotary {
     auto a = Vector8<T>::load(x + first, valid, wide);
     auto b = Vector8<T>::load(x + p.half + first, valid, wide);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) rotate(a.x[i], b.x[i], turn[i]);
+    for (int i = 0; i < 8; ++i) turn[i].rotate(a.x[i], b.x[i]);
     a.store(out + first, valid, wide);
     b.store(out + p.half + first, valid, wide);
   }
@@ -97,15 +103,9 @@ struct Rotary {
       const int c = 2 * first + 8 * part;
       auto v = Vector8<T>::load(x + c, valid - 8 * part, wide);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rotate(v.x[2 * i], v.x[2 * i + 1], turn[4 * part + i]);
+      for (int i = 0; i < 4; ++i) turn[4 * part + i].rotate(v.x[2 * i], v.x[2 * i + 1]);
       v.store(out + c, valid - 8 * part, wide);
     }
-  }
-
-  __device__ static __forceinline__ void rotate(float& a, float& b, Turn turn) {
-    const float before = a;
-    a = before * turn.cosine - b * turn.sine;
-    b = b * turn.cosine + before * turn.sine;
   }
 
   __device__ static __forceinline__ void copy(const Params& p, const T* x, T* out, int first) {

@@ -11,17 +11,22 @@ template <typename T>
 struct Vector8 {
   float x[8];
 
+  __device__ static __forceinline__ Vector8 of(uint4 raw) {
+    Vector8 v;
+    const u32 word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v.x[2 * i] = ptx::to_float(T{static_cast<u16>(word[i] & 0xffff)});
+      v.x[2 * i + 1] = ptx::to_float(T{static_cast<u16>(word[i] >> 16)});
+    }
+    return v;
+  }
+
   // Elements from `valid` on are 0.
   __device__ static __forceinline__ Vector8 load(const T* from, int valid, bool wide) {
     Vector8 v;
     if (wide && valid >= 8) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(from);
-      const u32 word[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        v.x[2 * i] = ptx::to_float(T{static_cast<u16>(word[i] & 0xffff)});
-        v.x[2 * i + 1] = ptx::to_float(T{static_cast<u16>(word[i] >> 16)});
-      }
+      v = of(*reinterpret_cast<const uint4*>(from));
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) v.x[i] = i < valid ? ptx::to_float(from[i]) : 0.f;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stof_cupy import models
@@ -21,9 +21,11 @@ from stof_cupy.models.inspection import Inspection
 from stof_cupy.models.lists import can_be_packed, is_list, run_list
 from stof_cupy.models.opening import checkpoint_folder, open_weights
 from stof_cupy.models.progress import bar
+from stof_cupy.models.session import Sessions
 from stof_cupy.models.target import Target
 from stof_cupy.models.tasks import TextTasks
 from stof_cupy.runtime import Options, Program
+from stof_cupy.runtime.bound import bind
 from stof_cupy.runtime.padding import SMALL, bucket, clear_padding, padded_to, written
 from stof_cupy.terminal import Progress
 
@@ -122,6 +124,8 @@ class TransformerEngine(TextTasks, Inspection):
         self.config = dict(checked)
         self._text = None
         self._others: dict[str, Program] = {}
+        # What generates is kept where it is recorded: with what was recorded.
+        self._sessions = Sessions(2 if cuda_graphs and target.device is not None else 0)
         self._lock = threading.Lock()
         self._program = self._prepared(self._model.graph)
         self.graph: Graph = fuse_epilogues(self._program.graph)
@@ -234,18 +238,27 @@ class TransformerEngine(TextTasks, Inspection):
         """Free the weights and recorded runs; the engine cannot be used after it."""
         with self._lock:
             programs, self._others = [self._program, *self._others.values()], {}
+        self._sessions.clear()
         for program in programs:
             program.close()
 
     def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run one of the model's graphs; those beside :attr:`graph` are made when first used."""
+        return self._ran(self._program_of(graph), inputs, None)
+
+    def _bind(
+        self, graph: Graph, inputs: Mapping[str, Any], finish: Any, changes: Any
+    ) -> Callable[[], dict[str, Any]]:
+        return bind(self._program_of(graph), inputs, finish=finish, changes=changes)
+
+    def _program_of(self, graph: Graph) -> Program:
         if graph is self._model.graph:
-            return self._ran(self._program, inputs, None)
+            return self._program
         with self._lock:
             program = self._others.get(graph.name)
             if program is None:
                 program = self._others[graph.name] = self._prepared(graph)
-        return self._ran(program, inputs, None)
+            return program
 
     def _ran(self, program: Program, inputs: Mapping[str, Any], finish: Any) -> dict[str, Any]:
         try:

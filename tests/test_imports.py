@@ -30,7 +30,7 @@ LAYERS = {
 }
 HEAVY = {
     *("cupy", "cupyx", "scipy", "ml_dtypes", "safetensors", "tokenizers", "gguf", "onnx"),
-    *("tqdm", "matplotlib", "torch", "jax", "PIL"),
+    *("tqdm", "matplotlib", "torch", "jax", "PIL", "nvmath"),
 }
 
 

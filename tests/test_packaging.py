@@ -96,7 +96,7 @@ def test_metadata(wheel: Path) -> None:
         (entry,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
         assert "stof-cupy = stof_cupy.cli:main" in archive.read(entry).decode()
     extras = {line.split()[-1] for line in lines if line.startswith("Provides-Extra:")}
-    assert extras == {"cuda12", "cuda13", "models", "images", "plot", "test", "dev"}
+    assert extras == {"cuda12", "cuda13", "models", "images", "vendor", "plot", "test", "dev"}
     required = {
         line.split()[1].split(">")[0]
         for line in lines

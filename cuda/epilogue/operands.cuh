@@ -11,12 +11,34 @@ struct Operands {
   const void* residual;  // (rows, cols) of the output's type, unit column stride
   i64 residual_row;      // elements
   float scale;
-  int rows, cols;             // of the output
-  int cols_b;                 // columns of B: twice those of the output if the chain folds
-  int pairs;                  // rows of the residual are 4-byte aligned
+  int rows, cols;  // of the output
+  int cols_b;      // columns of B: twice those of the output if the chain folds
+  int pairs;       // rows of the residual are 4-byte aligned
+  const float* row_statistics = nullptr;  // (rows, 2): mean, and 1 / deviation; if Normed
+  const float* column_sums = nullptr;     // (cols_b,)
+  const int* positions = nullptr;         // (rows,); if the leading `turned` columns are turned
+  const float* frequency = nullptr;       // (half,)
+  float magnitude = 0.f;
+  int turned = 0, half = 0, head_dim = 1;
   bool has_residual = false;  // the kernel has read the two values of it already
   u32 residual_pair = 0;
 };
+
+// Of the parameters of a kernel, which have all the fields by these names, for kHalves of B.
+template <int kHalves, class Params>
+__device__ __forceinline__ Operands operands_of(const Params& p) {
+  Operands x = {p.bias, p.residual, p.residual_row, p.scale,
+                p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
+  x.row_statistics = p.row_statistics;
+  x.column_sums = p.column_sums;
+  x.positions = p.positions;
+  x.frequency = p.frequency;
+  x.magnitude = p.magnitude;
+  x.turned = p.turned;
+  x.half = p.half;
+  x.head_dim = p.head_dim;
+  return x;
+}
 
 // Adds two packed values.
 template <typename T>

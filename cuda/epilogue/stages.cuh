@@ -5,5 +5,8 @@
 #include "epilogue/bias.cuh"
 #include "epilogue/chain.cuh"
 #include "epilogue/gate.cuh"
+#include "epilogue/markers.cuh"
+#include "epilogue/normed.cuh"
 #include "epilogue/residual.cuh"
 #include "epilogue/scale.cuh"
+#include "epilogue/turn.cuh"

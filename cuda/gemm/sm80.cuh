@@ -8,6 +8,7 @@
 
 #include "epilogue/stages.cuh"
 #include "gemm/raster.cuh"
+#include "gemm/result.cuh"
 #include "gemm/sm80_loader.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -43,12 +44,19 @@ struct Sm80 {
     T* c;
     const void* bias;  // see epilogue::Operands
     const void* residual;
+    const float* row_statistics;
+    const float* column_sums;
+    const int* positions;
+    const float* frequency;
+    float* statistics;        // (m, ceil(n / 64), 2), if Statistics are told
     i64 residual_row, c_row;  // strides in elements
+    i64 c_batch, c_head;      // of heads
     i64 a_row, a_col;
     i64 b_row, b_col;
     int m, n, k;                 // of the output
     int wide_c, pairs_residual;  // rows are 16-byte aligned, and 4-byte
-    float scale;
+    int turned, half, head_dim, seq;
+    float scale, magnitude;
   };
 
   using Accumulator = float[kWarpM / 16][kWarpN / 8][4];
@@ -166,11 +174,12 @@ struct Sm80 {
   }
 
   // Through shared memory, so that rows leave in pieces of 16 bytes.
-  __device__ static __forceinline__ void store(const Params& p, const Accumulator& acc, u32 base,
+  __device__ static __forceinline__ void store(const Params& p, Accumulator& acc, u32 base,
                                                i64 row0, int col0, int warp_row, int warp_col,
                                                int lane) {
-    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
-                                         p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
+    const epilogue::Operands operands = epilogue::operands_of<kHalves>(p);
+    if constexpr (Epilogue::kApart > 0)
+      couple(operands, acc, base, row0, col0, warp_row, warp_col, lane);
     warp_col /= kHalves;
 #pragma unroll
     for (int i = 0; i < kWarpM / 16; ++i) {
@@ -192,22 +201,79 @@ struct Sm80 {
       }
     }
     __syncthreads();
+    if constexpr (Epilogue::kStatistics) tell(p, base, row0, col0);
 #pragma unroll 2
     for (int i = threadIdx.x; i < kM * TileC::kChunks; i += kThreads) {
       const int row = i / TileC::kChunks, chunk = i % TileC::kChunks;
       const int col = col0 + 8 * chunk;
       if (row0 + row >= p.m || col >= p.n) continue;
       const uint4 x = ptx::load_shared_16(TileC::address(base, row, chunk));
-      T* const to = p.c + (row0 + row) * p.c_row + col;
+      const auto to = [&](int e) {
+        return p.c + place_of<Epilogue::kHeads>(p, row0 + row, col + e);
+      };
       if (p.wide_c && col + 8 <= p.n) {
-        *reinterpret_cast<uint4*>(to) = x;
+        *reinterpret_cast<uint4*>(to(0)) = x;
       } else {
         const u32 word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int e = 0; e < 8; ++e)
-          if (col + e < p.n) to[e] = T{static_cast<u16>(word[e / 2] >> e % 2 * 16)};
+          if (col + e < p.n) *to(e) = T{static_cast<u16>(word[e / 2] >> e % 2 * 16)};
       }
     }
+  }
+
+  // Takes columns that are coupled, which other warps may have, through the epilogue as far as
+  // that: by shared memory, 16 rows of each warp at a time.
+  __device__ static __forceinline__ void couple(const epilogue::Operands& operands,
+                                                Accumulator& acc, u32 base, i64 row0, int col0,
+                                                int warp_row, int warp_col, int lane) {
+    constexpr int kPitch = kN + 8;  // floats; so that a warp's pairs hit all banks
+    static_assert(kN % (2 * Epilogue::kApart) == 0 && kM / kWarpM * 16 * kPitch * 4 <= kSmemBytes);
+    const auto at = [&](int r, int col) {
+      const int row = warp_row / kWarpM * 16 + 8 * r + (lane >> 2);
+      return base + (row * kPitch + col) * 4;
+    };
+#pragma unroll
+    for (int i = 0; i < kWarpM / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWarpN / 8; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            ptx::store_shared_4(at(r, warp_col + 8 * j + 2 * (lane & 3) + e),
+                                __builtin_bit_cast(u32, acc[i][j][2 * r + e]));
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < kWarpN / 8; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int col = warp_col + 8 * j + 2 * (lane & 3);
+          const i64 row = row0 + warp_row + 16 * i + 8 * r + (lane >> 2);
+          float x[2] = {acc[i][j][2 * r], acc[i][j][2 * r + 1]};
+          const uint2 other = ptx::load_shared_8(at(r, col ^ Epilogue::kApart));
+          gemm::couple<Epilogue, T>(x, other, operands, row, col0 + col);
+          acc[i][j][2 * r] = x[0];
+          acc[i][j][2 * r + 1] = x[1];
+        }
+      __syncthreads();
+    }
+  }
+
+  // Of the rows in shared memory, each warp takes its own.
+  __device__ static __forceinline__ void tell(const Params& p, u32 base, i64 row0, int col0) {
+    static_assert(kHalves == 1 && kColumns % 64 == 0);
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < kM; row += kThreads / 32)
+#pragma unroll
+      for (int slab = 0; slab < kColumns / 64; ++slab) {
+        const int first = col0 + 64 * slab, col = 64 * slab + 2 * lane;
+        const u32 both[1] = {ptx::load_shared_4(TileC::address(base, row, col / 8) + col % 8 * 2)};
+        float* const to = p.statistics + ((row0 + row) * ceil_div(p.n, 64) + first / 64) * 2;
+        tell_statistics<T, 32>(both, min(64, p.n - first), lane == 0,
+                               row0 + row < p.m && first < p.n, to, [&](int) { return 2 * lane; });
+      }
   }
 };
 

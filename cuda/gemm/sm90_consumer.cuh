@@ -50,12 +50,11 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (K::kPingPong && group == 0) ptx::barrier_arrive(kTurn, 256);  // the first turn is its own
-    const int units = K::units(p);
-    const int step = gridDim.x / K::kCtas;
+    Work work = K::work(p);
     int turn = 0;
+    Unit unit;
 #pragma unroll 1
-    for (int i = blockIdx.x / K::kCtas; i < units; i += step) {
-      const Unit unit = K::unit(p, i, rank);
+    while (K::next(p, work, rank, unit)) {
       if (K::kPingPong && turn++ % 2 != group) {
         position.count += unit.steps;
         continue;

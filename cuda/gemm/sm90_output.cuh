@@ -2,6 +2,7 @@
 // taken through the epilogue, rounded and stored.
 #pragma once
 
+#include "gemm/result.cuh"
 #include "gemm/sm90_norm.cuh"
 #include "gemm/sm90_shape.cuh"
 #include "pipeline.cuh"
@@ -43,8 +44,9 @@ struct Output {
 
   __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
     if constexpr (K::kSplit) {
-      if (!add_up(sums, unit)) return;
+      if (unit.pieces > 1 && !add_up(sums, unit)) return;
     }
+    if constexpr (K::kApart > 0 && !K::kSwapped) couple(sums, unit);
     if constexpr (K::kAcross > 0)
       store_normalised(sums[0], unit);
     else if constexpr (K::kSwapped)
@@ -85,7 +87,7 @@ struct Output {
     sync();
     const u32 flag = smem + K::kFlags + 4 * group;
     if (thread == 0) {
-      const bool last = atomicAdd(p.counters + part, 1) == p.splits - 1;
+      const bool last = atomicAdd(p.counters + part, 1) == unit.pieces - 1;
       if (last) p.counters[part] = 0;
       ptx::store_shared_4(flag, last);
     }
@@ -97,7 +99,7 @@ struct Output {
 #pragma unroll
       for (int i = 0; i < K::kN / 2; ++i) sums[block][i] = 0.f;
 #pragma unroll 1
-    for (int piece = 0; piece < p.splits; ++piece) {
+    for (int piece = 0; piece < unit.pieces; ++piece) {
 #pragma unroll
       for (int block = 0; block < K::kBlocks; ++block)
 #pragma unroll
@@ -111,6 +113,35 @@ struct Output {
         }
     }
     return true;
+  }
+
+  // Takes columns that are coupled through the epilogue as far as that.
+  __device__ __forceinline__ void couple(Sums& sums, const Unit& unit) const {
+    const epilogue::Operands operands = K::operands(p);
+    constexpr int kApart = K::kApart / 8;  // fragments of 8 columns
+    unrolled<0, K::kBlocks * K::kN / 16>([&](auto number) {
+      constexpr int kBlock = decltype(number)::value / (K::kN / 16);
+      constexpr int kPair = decltype(number)::value % (K::kN / 16);
+      constexpr int kFragment = kPair / kApart * (2 * kApart) + kPair % kApart;
+      float (&x)[K::kN / 2] = sums[kBlock];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int at = 4 * kFragment + 2 * r, other = at + 4 * kApart;
+        float first[2] = {x[at], x[at + 1]}, second[2] = {x[other], x[other + 1]};
+        const int row = first_row(unit) + 64 * kBlock + row_of(r);
+        const int col = unit.tile_b * K::kN + 8 * kFragment + thread % 4 * 2;
+        K::Epilogue::template couple<T>(first, second, operands, row, col);
+        x[at] = first[0];
+        x[at + 1] = first[1];
+        x[other] = second[0];
+        x[other + 1] = second[1];
+      }
+    });
+  }
+
+  // Which row of 64 is this thread's, of its first or the other.
+  __device__ __forceinline__ int row_of(int r) const {
+    return thread / 32 * 16 + thread % 32 / 4 + 8 * r;
   }
 
   // The 64 x 64 blocks of a unit that lie in the output, row after row.
@@ -278,6 +309,7 @@ struct Output {
   template <int kSlab>
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
                                         int col, const epilogue::Operands& operands) const {
+    [[maybe_unused]] u32 of_row[2][8];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       u32 r[4];
@@ -292,9 +324,23 @@ struct Output {
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
         apply(x, operands, buffer, row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
+        if constexpr (K::Epilogue::kStatistics) of_row[i % 2][2 * j + i / 2] = r[i];
       }
       put(buffer, j, r);
     }
+    if constexpr (K::Epilogue::kStatistics) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) tell<4>(of_row[r], row + row_of(r), col, thread % 4);
+    }
+  }
+
+  // Tells the statistics of 64 columns of a row, of which kLanes lanes have 8 in turn.
+  template <int kLanes, int kEach>
+  __device__ __forceinline__ void tell(const u32 (&pairs)[kEach], i64 row, int col,
+                                       int lane) const {
+    float* const to = p.statistics + (row * ceil_div(p.n, 64) + col / 64) * 2;
+    tell_statistics<T, kLanes>(pairs, min(64, p.n - col), lane == 0, row < p.m && col < p.n, to,
+                               [&](int i) { return 8 * i + 2 * lane; });
   }
 
   // The epilogue of this thread's pair in 8 columns of a block, of the first 8 rows or the others
@@ -302,7 +348,7 @@ struct Output {
   __device__ __forceinline__ void apply(float (&x)[K::kHalves][2],
                                         const epilogue::Operands& operands, u32 buffer, int row,
                                         int col, int columns, int r) const {
-    const int in_row = thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+    const int in_row = row_of(r);
     const int pair = 4 * columns + thread % 4;
     epilogue::Operands here = operands;
     if constexpr (K::kReadsAhead) {
@@ -325,7 +371,11 @@ struct Output {
       ptx::fence_async_proxy();
       sync();
       if (thread == 0) {
-        ptx::tma_store(p.map_c, buffer, col, row, 0, 0);
+        if constexpr (K::Epilogue::kHeads)
+          ptx::tma_store(p.map_c, buffer, col % p.head_dim, row % p.seq, col / p.head_dim,
+                         row / p.seq);
+        else
+          ptx::tma_store(p.map_c, buffer, col, row, 0, 0);
         ptx::bulk_commit();
       }
       return;
@@ -341,7 +391,7 @@ struct Output {
 
   __device__ __forceinline__ void store_pair(i64 row, int col, u32 x) const {
     if (row >= p.m || col >= p.n) return;
-    T* const to = p.c + row * p.c_row + col;
+    T* const to = p.c + place_of<K::Epilogue::kHeads>(p, row, col);
     if (p.pairs_c && col + 1 < p.n) {
       *reinterpret_cast<u32*>(to) = x;
     } else {
@@ -375,8 +425,13 @@ struct Output {
         x[half][0] = __builtin_bit_cast(float, both.x);
         x[half][1] = __builtin_bit_cast(float, both.y);
       }
+      if constexpr (K::kApart > 0)
+        gemm::couple<typename K::Epilogue, T>(x[0], ptx::load_shared_8(at(i, from ^ K::kApart)),
+                                              operands, row, col);
       K::Epilogue::template apply<T>(x, operands, row, col);
-      store_pair(row, col, ptx::pack<T>(x[0][0], x[0][1]));
+      const u32 both[1] = {ptx::pack<T>(x[0][0], x[0][1])};
+      if constexpr (K::Epilogue::kStatistics) tell<32>(both, row, col - 2 * lane, lane);
+      store_pair(row, col, both[0]);
     }
   }
 };

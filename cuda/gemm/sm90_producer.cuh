@@ -20,11 +20,10 @@ struct Producer {
       : p(params), smem(shared), rank(cta), wait(params.report) {}
 
   __device__ __forceinline__ void run() {
-    const int units = K::units(p);
-    const int step = gridDim.x / K::kCtas;
+    Work work = K::work(p);
+    Unit unit;
 #pragma unroll 1
-    for (int i = blockIdx.x / K::kCtas; i < units; i += step) {
-      const Unit unit = K::unit(p, i, rank);
+    while (K::next(p, work, rank, unit)) {
 #pragma unroll 1
       for (int k = unit.first; k < unit.first + unit.steps; ++k) load(unit, k * K::kK);
     }

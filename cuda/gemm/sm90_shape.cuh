@@ -14,8 +14,13 @@ enum Wait { kFull = 1, kEmpty, kResidual, kStatistics };
 // A piece of work: a tile, or if kSplit some of the steps along K of one.
 struct Unit {
   int tile_a, tile_b;
-  int first, steps;  // along K
-  int tile, split;   // the tile's number, and which of its pieces
+  int first, steps;         // along K
+  int tile, split, pieces;  // the tile's number, and which of how many pieces
+};
+
+// Where a cluster is in its work: the next unit, and in a stream the next step and the last.
+struct Work {
+  int unit, step, end;
 };
 
 // Tiles are kM rows of A times kN columns of B. Two warpgroups multiply: if kPingPong, each has a
@@ -60,6 +65,11 @@ struct Shape {
   static_assert(kM % (64 * kSharers) == 0 && kN % 8 == 0);
   static_assert(!kTransposedB || kN % 64 == 0, "slabs are 64 wide");
   static_assert(kSwapped ? kBlocks == 1 : kN % (64 * kHalves) == 0, "whole slabs of output");
+  // Coupled columns are in one thread; swapped ones in what a warpgroup transposes.
+  static constexpr int kApart = Epilogue::kApart;
+  static_assert(kApart == 0 || (kSwapped ? 64 : kN) % (2 * kApart) == 0);
+  static_assert(kAcross_ == 0 || (kApart == 0 && !Epilogue::kStatistics && !Epilogue::kHeads));
+  static_assert(kHalves == 1 || !Epilogue::kStatistics);
   static_assert(kCluster == 1 || kN % (16 * kCluster) == 0, "parts of B are whole swizzle atoms");
 
   // The launch gives every thread 168 registers, which the loading warpgroup hands to the others.
@@ -120,35 +130,70 @@ struct Shape {
     float* partial;  // if kSplit: what warpgroups have summed up, in the order of their registers
     int* counters;   // if kSplit: for each tile and warpgroup 0; and 0 again after the kernel
     u32* report;     // see Waiter
+    const float* row_statistics;  // see epilogue::Operands
+    const float* column_sums;
+    const int* positions;
+    const float* frequency;
+    float* statistics;        // (m, ceil(n / 64), 2), if Statistics are told
     i64 residual_row, c_row;  // strides in elements
+    i64 c_batch, c_head;      // of heads
     int m, n, k;              // of the output
     int tiles_a, tiles_b;     // clusters of tiles along A, tiles along B
     int group;                // see raster
-    int splits, split_steps;  // pieces of K and their steps, fewer in the last; if kSplit
+    int splits, split_steps;  // most pieces of K; their steps, fewer in the last; if kSplit
+    int stream, whole;        // 0, or each cluster's steps of what comes after so many whole tiles
     int mapped_c, mapped_residual;
     int pairs_c, pairs_residual;  // rows are 4-byte aligned
-    float scale, eps;
+    int turned, half, head_dim, seq;
+    float scale, eps, magnitude;
   };
 
-  __device__ static __forceinline__ int units(const Params& p) {
-    return p.tiles_a * p.tiles_b * (kSplit ? p.splits : 1);
+  __device__ static __forceinline__ Work work(const Params& p) {
+    const int cluster = blockIdx.x / kCtas;
+    Work w = {cluster, 0, 0};
+    if (kSplit && p.stream > 0) {
+      w.step = cluster * p.stream;
+      w.end = min(w.step + p.stream, (p.tiles_a * p.tiles_b - p.whole) * ceil_div(p.k, kK));
+    }
+    return w;
   }
 
-  __device__ static __forceinline__ Unit unit(const Params& p, int index, int rank) {
-    Unit u;
-    u.tile = kSplit ? index / p.splits : index;
-    u.split = kSplit ? index % p.splits : 0;
+  // The next unit of a cluster, if there is one.
+  __device__ static __forceinline__ bool next(const Params& p, Work& w, int rank, Unit& u) {
+    const int all = ceil_div(p.k, kK), tiles = p.tiles_a * p.tiles_b;
+    const bool streams = kSplit && p.stream > 0;
+    u.split = 0;
+    u.pieces = kSplit && !streams ? p.splits : 1;
+    u.first = 0;
+    u.steps = all;
+    if (w.unit < (streams ? p.whole : tiles * u.pieces)) {
+      u.tile = w.unit / u.pieces;
+      if constexpr (kSplit) {
+        u.split = w.unit % u.pieces;
+        if (!streams) u.first = u.split * p.split_steps;
+        if (!streams) u.steps = min(p.split_steps, all - u.first);
+      }
+      w.unit += gridDim.x / kCtas;
+    } else {
+      if (!streams || w.step >= w.end) return false;
+      const int tile = w.step / all;
+      u.tile = p.whole + tile;
+      u.first = w.step % all;
+      u.steps = min(all - u.first, w.end - w.step);
+      // The clusters of a tile's first and last step.
+      const int from = tile * all / p.stream, to = (tile * all + all - 1) / p.stream;
+      u.split = static_cast<int>(blockIdx.x) / kCtas - from;
+      u.pieces = to - from + 1;
+      w.step += u.steps;
+    }
     const TilePlace place = raster(u.tile, p.tiles_a, p.tiles_b, p.group);
     u.tile_a = place.row * kCluster + (kAcross > 0 ? 0 : rank);
     u.tile_b = place.col + (kAcross > 0 ? rank : 0);
-    const int all = ceil_div(p.k, kK);
-    u.first = kSplit ? u.split * p.split_steps : 0;
-    u.steps = kSplit ? min(p.split_steps, all - u.first) : all;
-    return u;
+    return true;
   }
 
   __device__ static __forceinline__ epilogue::Operands operands(const Params& p) {
-    return {p.bias, p.residual, p.residual_row, p.scale, p.m, p.n, p.n * kHalves, p.pairs_residual};
+    return epilogue::operands_of<kHalves>(p);
   }
 };
 

@@ -26,8 +26,8 @@ def _rotary(
     return rotary.rotary(x, positions, steps, interleaved=interleaved, magnitude=magnitude)
 
 
-def _kv_cache(x: Array, positions: Array, cache: Array | None) -> Array:
-    return x if cache is None else write_cache(x, cache, positions)
+def _kv_cache(x: Array, positions: Array, cache: Array | None, *, ring: bool) -> Array:
+    return x if cache is None else write_cache(x, cache, positions, ring=ring)
 
 
 def _take_rows(x: Array, rows: Array) -> Array:

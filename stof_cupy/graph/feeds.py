@@ -123,6 +123,8 @@ def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | Non
         return value.astype(float_dtype, copy=False)
     # Attention clips lengths to its keys, of which int32 can count all; a larger length must not
     # wrap around to a small one on the way there.
+    if value.dtype == np.int32 and value.flags.c_contiguous:
+        return value
     most = min(np.iinfo(value.dtype).max, np.iinfo(np.int32).max)
     return value.clip(0, most).astype(np.int32, order="C", copy=False)
 

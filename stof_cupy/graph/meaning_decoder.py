@@ -62,13 +62,13 @@ def rotary(
     return np.asarray(y)
 
 
-def kv_cache(x: Array, positions: Array, cache: Array | None) -> Array:
-    """Return cache with x at positions, or x where there is no cache."""
+def kv_cache(x: Array, positions: Array, cache: Array | None, *, ring: bool = False) -> Array:
+    """Return cache with x at positions, which may go round, or x where there is no cache."""
     if cache is None:
         return x
     y = cache.copy()
     for one, at, row in zip(y, positions, x, strict=True):
-        one[:, at] = row
+        one[:, at % y.shape[2] if ring else at] = row
     return np.asarray(y)
 
 

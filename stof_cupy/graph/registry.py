@@ -157,10 +157,11 @@ _TABLE = (
         "interleaved, (2i, 2i + 1).",
     ),
     OpDef(
-        "kv_cache", "MI", ports("x positions:int", "cache:cache"), (),
+        "kv_cache", "MI", ports("x positions:int", "cache:cache"),
+        (Attr("ring", "True or False", flag, False),),
         shapes_decoder.kv_cache, meaning_decoder.kv_cache,
         "The cache after x has been written into it at its positions; without one, x. A run writes "
-        "into the array it is given.",
+        "into the array it is given. In a ring a position is taken modulo the keys.",
     ),
     OpDef(
         "take_rows", "MI", ports("x rows:int"), (),

@@ -21,9 +21,10 @@ from stof_cupy.jit.attention_kernels import (
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
-from stof_cupy.jit.decoder_kernels import kv_cache, rms_norm, rotary
+from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rms_norm, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
+from stof_cupy.jit.gemm_statistics import row_statistics
 from stof_cupy.jit.mask_kernels import mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 
@@ -141,10 +142,13 @@ def gemm_sm80(
         type=f"stof::gemm::Sm80<{', '.join(arguments)}>",
         params=(
             *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
-            *((f"{name}_row", "i8") for name in ("residual", "c")),
+            *((name, "u8") for name in ("row_statistics", "column_sums", "positions")),
+            *((name, "u8") for name in ("frequency", "statistics")),
+            *((name, "i8") for name in ("residual_row", "c_row", "c_batch", "c_head")),
             *((f"{name}_{axis}", "i8") for name in ("a", "b") for axis in ("row", "col")),
             *((name, "i4") for name in ("m", "n", "k", "wide_c", "pairs_residual")),
-            ("scale", "f4"),
+            *((name, "i4") for name in ("turned", "half", "head_dim", "seq")),
+            *((name, "f4") for name in ("scale", "magnitude")),
         ),
         threads=tile.threads,
         smem_bytes=tile.smem_bytes,
@@ -303,6 +307,10 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
+    specs.append(gemm_few_rows("float16", 1, 4, EpilogueKind(residual=True)))
+    specs.append(gemm_few_rows("bfloat16", 1, 1, gate, normed=True))
+    every = EpilogueKind(normed=True, bias=True, rotary=128, statistics=True, heads=True)
+    specs += [gemm_sm80("bfloat16", GEMM_TILES[0], every), row_statistics("bfloat16")]
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 
 
@@ -311,6 +319,7 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs = _attention()
     for dtype in _SHORT:
         specs += [layer_norm(dtype), rms_norm(dtype), embedding(dtype), kv_cache(dtype)]
+        specs.append(greedy(dtype))
         often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
         specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
     specs += _gemm()

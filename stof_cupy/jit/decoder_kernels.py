@@ -4,12 +4,68 @@ from __future__ import annotations
 
 from functools import cache
 
+from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["kv_cache", "rms_norm", "rotary"]
+__all__ = ["FEW_ROWS", "gemm_few_rows", "greedy", "kv_cache", "rms_norm", "rotary"]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
 _AXES = ("batch", "head", "seq")
+
+FEW_ROWS = (1, 2, 4)
+"""Rows of A that `gemm_few_rows` is compiled for."""
+
+
+@cache
+def gemm_few_rows(
+    dtype: str, rows: int, slices: int, epilogue: EpilogueKind = PLAIN, *, normed: bool = False
+) -> KernelSpec:
+    """Return the GEMM of few rows.
+
+    Parameters
+    ----------
+    slices : int
+        Into how many warps K is cut: 1, 2 or 4.
+    normed : bool
+        Whether RMSNorm comes before it.
+    """
+    t = _SHORT[dtype]
+    arguments = f"stof::{t}, {rows}, {slices}, {epilogue.type}{', true' * normed}"
+    sums = rows * (epilogue.halves * 2 + normed)
+    return KernelSpec(
+        name=f"gemm_few_rows_{t}_{rows}x{slices}{'_normed' * normed}{epilogue.name}",
+        header="gemm/few_rows.cuh",
+        type=f"stof::gemm::FewRows<{arguments}>",
+        params=(
+            *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
+            *((f"{name}_row", "i8") for name in ("residual", "c", "a", "b")),
+            ("norm", "u8"),
+            *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
+            ("scale", "f4"),
+            ("eps", "f4"),
+        ),
+        threads=128,
+        smem_bytes=4 * sums * 4 if slices > 1 else 0,
+    )
+
+
+@cache
+def greedy(dtype: str) -> KernelSpec:
+    """Return the choice of the best tokens, one block a sequence."""
+    t = _SHORT[dtype]
+    return KernelSpec(
+        name=f"greedy_{t}",
+        header="greedy.cuh",
+        type=f"stof::Greedy<stof::{t}>",
+        params=(
+            *((name, "u8") for name in ("logits", "tokens", "positions", "lengths")),
+            ("row", "i8"),
+            ("vocabulary", "i4"),
+            ("wide", "i4"),
+        ),
+        threads=1024,
+        smem_bytes=1024 // 32 * 8,
+    )
 
 
 @cache
@@ -54,18 +110,18 @@ def rotary(dtype: str, interleaved: bool) -> KernelSpec:
 
 @cache
 def kv_cache(dtype: str) -> KernelSpec:
-    """Return what writes new keys or values at their positions of a cache."""
+    """Return what writes new keys or values, or both, at their positions of caches."""
     t = _SHORT[dtype]
     return KernelSpec(
         name=f"kv_cache_{t}",
         header="kv_cache.cuh",
         type=f"stof::KvCache<stof::{t}>",
         params=(
-            *((name, "u8") for name in ("x", "positions", "cache")),
-            *((f"x_{axis}", "i8") for axis in _AXES),
+            *((name, "u8") for name in ("x", "values", "positions", "cache", "value_cache")),
+            *((f"{name}_{axis}", "i8") for name in ("x", "values") for axis in _AXES),
             *((f"cache_{axis}", "i8") for axis in ("batch", "head", "key")),
             *((name, "i8") for name in ("position_batch", "rows")),
-            *((name, "i4") for name in ("heads", "seq", "keys", "head_dim", "wide")),
+            *((name, "i4") for name in ("heads", "seq", "keys", "head_dim", "wide", "ring")),
         ),
         threads=128,
         smem_bytes=0,

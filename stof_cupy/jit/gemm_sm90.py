@@ -14,6 +14,7 @@ __all__ = ["GEMM_SM90_AHEAD", "GEMM_SM90_CONFIGS", "Sm90Gemm", "for_layout", "ge
 
 _SMEM_PER_BLOCK = 232448
 _REGISTERS_BESIDE = 32  # of a thread, for all but the sums
+_BESIDE_COUPLED = 104  # where columns are coupled, which are computed many at a time
 _PITCH = 64 + 4  # floats of a row of sums on their way to be transposed
 _BLOCK = 64 * 128  # bytes of 64 rows
 
@@ -125,11 +126,27 @@ class Sm90Gemm:
                 )
         if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
-        if self.sums > 232 - _REGISTERS_BESIDE:
-            return mismatch("registers", self.sums, f"at most {232 - _REGISTERS_BESIDE} for sums")
+        wrong = self._fault_of_stages(epilogue)
+        if wrong is not None:
+            return wrong
+        most = 232 - (_BESIDE_COUPLED if epilogue.apart else _REGISTERS_BESIDE)
+        if self.sums > most:
+            return mismatch("registers", self.sums, f"at most {most} for sums")
         depth = self.depth(epilogue)
         if depth < 2 or self.smem_bytes(epilogue) > _SMEM_PER_BLOCK:
             return mismatch("stages", depth, f"2 or more in {_SMEM_PER_BLOCK} bytes")
+        return None
+
+    def _fault_of_stages(self, epilogue: EpilogueKind) -> str | None:
+        """Return why an epilogue that does more than change elements does not fit, or None."""
+        together = 64 if self.swapped else self.n
+        if epilogue.apart and together % (2 * epilogue.apart):
+            expected = f"a divisor of {together}"
+            return mismatch("rotary", f"heads of {2 * epilogue.apart}", expected)
+        if self.across and not epilogue.rows_alone:
+            return mismatch("across", self.across, "0 of such an epilogue")
+        if epilogue.statistics and epilogue.gated:
+            return mismatch("statistics", "those of a gated product", "of one that is not")
         return None
 
     @property
@@ -157,6 +174,8 @@ GEMM_SM90_CONFIGS = (
 _GELU = EpilogueKind(bias=True, activation="gelu")
 _RESIDUAL = EpilogueKind(bias=True, residual=True)
 _GATED = EpilogueKind(activation="silu", gated=True)
+_QUERIES = EpilogueKind(bias=True, rotary=128, heads=True)
+_FOLDED = EpilogueKind(normed=True, bias=True, activation="gelu", residual=True, statistics=True)
 
 GEMM_SM90_AHEAD = (
     ("bfloat16", GEMM_SM90_CONFIGS[0], PLAIN),
@@ -169,6 +188,8 @@ GEMM_SM90_AHEAD = (
     ("float16", replace(GEMM_SM90_CONFIGS[0], transposed_a=True, transposed_b=True), PLAIN),
     ("float16", GEMM_SM90_CONFIGS[-1], _GATED),
     ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),
+    ("bfloat16", GEMM_SM90_CONFIGS[0], _QUERIES),
+    ("float16", GEMM_SM90_CONFIGS[8], _FOLDED),
 )
 """What is compiled ahead: a few that need most registers, and what each can do once."""
 
@@ -203,8 +224,11 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
     ]
     pointers = ["c", "bias", "residual", "norm_weight", "norm_bias"]
     pointers += ["partial", "counters", "report"]
+    pointers += ["row_statistics", "column_sums", "positions", "frequency", "statistics"]
     sizes = ["m", "n", "k", "tiles_a", "tiles_b", "group", "splits", "split_steps"]
+    sizes += ["stream", "whole"]
     sizes += ["mapped_c", "mapped_residual", "pairs_c", "pairs_residual"]
+    sizes += ["turned", "half", "head_dim", "seq"]
     return KernelSpec(
         name=f"gemm_sm90_{t}_{config.name}{epilogue.name}",
         header="gemm/sm90.cuh",
@@ -212,9 +236,9 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
         params=(
             *((f"map_{name}", TENSOR_MAP) for name in ("a", "b", "c", "residual")),
             *((name, "u8") for name in pointers),
-            *((name, "i8") for name in ("residual_row", "c_row")),
+            *((name, "i8") for name in ("residual_row", "c_row", "c_batch", "c_head")),
             *((name, "i4") for name in sizes),
-            *((name, "f4") for name in ("scale", "eps")),
+            *((name, "f4") for name in ("scale", "eps", "magnitude")),
         ),
         threads=config.threads,
         smem_bytes=config.smem_bytes(epilogue),

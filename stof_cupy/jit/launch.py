@@ -59,6 +59,11 @@ class Kernel:
         # Ten times as fast as NumPy, for what C lays out as NumPy does: numbers alone.
         self._struct = None if "?" in codes else struct.Struct(f"@{codes}")
 
+    @property
+    def handle(self) -> int:
+        """The driver's ``CUfunction``."""
+        return int(self._function.ptr)
+
     def pack(self, **fields: Any) -> np.void:
         """Return `Params` with these fields.
 

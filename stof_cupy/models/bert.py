@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import Model, shown
-from stof_cupy.models.fields import INERT
+from stof_cupy.models.fields import INERT, Fields
 from stof_cupy.models.pooling import pooler_of
 
 if TYPE_CHECKING:
@@ -83,15 +82,15 @@ class BertConfig:
                 raise ConfigError(
                     mismatch(f"config[{field!r}]", repr(config[field]), repr(allowed[0]))
                 )
+        fields = Fields(config, family)
         sizes = {
-            name: _size(config, name, 0 if name == "num_hidden_layers" else 1)
+            name: fields.size(name, least=0 if name == "num_hidden_layers" else 1)
             for name in cls.__dataclass_fields__
             if name not in ("layer_norm_eps", "hidden_act")
         }
-        eps = config.get("layer_norm_eps")
-        if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 < float(eps) < 1:
-            got = shown(config, "layer_norm_eps")
-            raise ConfigError(mismatch("config['layer_norm_eps']", got, "a number in (0, 1)"))
+        eps = fields.number("layer_norm_eps")
+        if eps >= 1:
+            raise fields.error("layer_norm_eps", "a number in (0, 1)")
         act = config.get("hidden_act")
         if not isinstance(act, str) or act not in _GELU:
             expected = f"one of {', '.join(map(repr, _GELU))}"
@@ -117,15 +116,7 @@ class BertConfig:
                     "remove it if it does not change the model",
                 )
             )
-        return cls(layer_norm_eps=float(eps), hidden_act=act, **sizes)
-
-
-def _size(config: Mapping[str, Any], name: str, least: int) -> int:
-    value = config.get(name)
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        expected = f"an integer of at least {least}"
-        raise ConfigError(mismatch(f"config[{name!r}]", shown(config, name), expected))
-    return int(value)
+        return cls(layer_norm_eps=eps, hidden_act=act, **sizes)
 
 
 def build(config: Mapping[str, Any], weights: Weights) -> Model:

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
-from stof_cupy.graph import Graph
-from stof_cupy.masks import as_masks
-from stof_cupy.models import LayerMask, Model
-from stof_cupy.models.inputs import masks_of, model_inputs
+from stof_cupy.models import Model
+from stof_cupy.models.inputs import model_inputs
 from stof_cupy.models.sampling import Sampler
+from stof_cupy.models.session import Runner, Session, Sessions, capacity_for
 from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import pad
 
@@ -27,14 +26,11 @@ __all__ = ["check_prompts", "generate", "listed", "stop_tokens"]
 Ints = NDArray[np.int32]
 
 
-Run = Callable[[Graph, Mapping[str, Any]], dict[str, Any]]
-"""Runs one of a model's graphs on inputs that lie where they are needed."""
-
-
 def generate(
     model: Model,
-    run: Run,
+    runner: Runner,
     target: Target,
+    sessions: Sessions,
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
@@ -48,10 +44,12 @@ def generate(
     ----------
     model : Model
         A decoder or an encoder-decoder.
-    run : callable
-        ``(graph, inputs) -> outputs``, on `target`.
+    runner : Runner
+        What runs its graphs, on `target`.
     target : Target
         Has to be active.
+    sessions : Sessions
+        Where the caches of a decoder come from.
     prompts : sequence of sequence of int
         Token ids, checked by :func:`check_prompts`.
     max_new_tokens : int
@@ -62,51 +60,96 @@ def generate(
         Called as ``emit(sequence, token)`` for each new token.
     """
     ids, lengths = pad(prompts)
-    given: dict[str, Any] = {}
+    said = _Said(len(prompts), stop, emit)
     if model.decoder is not None:
-        given = _read_source(model, run, target, ids, lengths)
-        model, ids = model.decoder, np.full((len(prompts), 1), model.start, np.int32)
-        lengths = np.ones(len(prompts), np.int32)
-    capacity = int(lengths.max()) + max_new_tokens
-    session = Session(model, run, target, len(prompts), capacity, given)
-    out: list[list[int]] = [[] for _ in prompts]
-    going = np.ones(len(prompts), bool)
-    logits = session.prefill(ids, lengths)
-    for step in range(max_new_tokens):
-        tokens = sampler(logits)
-        for i in np.flatnonzero(going):
-            if int(tokens[i]) in stop:
-                going[i] = False
+        given = _read_source(model, runner, target, ids, lengths)
+        growing = Growing(model.decoder, runner, target, len(prompts), max_new_tokens + 1, given)
+        tokens = np.full(len(prompts), model.start)
+        for _ in range(max_new_tokens):
+            tokens = sampler(growing.step(tokens))
+            if not said.add(tokens):
+                break
+        return said.out
+    capacity = capacity_for(model, int(lengths.max()) + max_new_tokens)
+    size = (len(prompts), capacity)
+    with sessions.use(*size, lambda: Session(model, runner, target, *size)) as session:
+        logits = session.prefill(ids, lengths)
+        follow = _follow_best if sampler.temperature == 0 else _follow_drawn
+        follow(session, logits, sampler, max_new_tokens, said, ahead=target.device is not None)
+    return said.out
+
+
+class _Said:
+    """What each sequence has said so far, and whether it may go on."""
+
+    def __init__(
+        self, count: int, stop: frozenset[int], emit: Callable[[int, int], object] | None
+    ) -> None:
+        self.out: list[list[int]] = [[] for _ in range(count)]
+        self._going, self._stop, self._emit = np.ones(count, bool), stop, emit
+
+    def add(self, tokens: NDArray[Any]) -> bool:
+        """Add a token to each that goes on; return whether any does still."""
+        for i in np.flatnonzero(self._going):
+            if int(tokens[i]) in self._stop:
+                self._going[i] = False
                 continue
-            out[i].append(int(tokens[i]))
-            if emit is not None:
-                emit(int(i), int(tokens[i]))
-        if not going.any() or step == max_new_tokens - 1:
-            break
-        logits = session.step(tokens)
-    return out
+            self.out[i].append(int(tokens[i]))
+            if self._emit is not None:
+                self._emit(int(i), int(tokens[i]))
+        return bool(self._going.any())
+
+
+def _follow_best(
+    session: Session, logits: Any, _: Sampler, count: int, said: _Said, *, ahead: bool
+) -> None:
+    """Take the best token again and again, on the device.
+
+    With `ahead` the next one is launched before this one is looked at, so that the device never
+    waits for the host; after the last of all sequences that is one in vain.
+    """
+    session.take_best(logits)
+    for left in range(count - 1, -1, -1):
+        wait = session.reading()
+        if ahead and left:
+            session.step(greedy=True)
+        if not said.add(wait()):
+            return
+        if not ahead and left:
+            session.step(greedy=True)
+
+
+def _follow_drawn(
+    session: Session, logits: Any, sampler: Sampler, count: int, said: _Said, *, ahead: bool
+) -> None:
+    """Draw tokens on the host, from a generator that is the same everywhere."""
+    for left in range(count - 1, -1, -1):
+        tokens = sampler(logits)
+        if not said.add(tokens) or not left:
+            return
+        session.take(tokens)
+        logits = session.step(greedy=False)
 
 
 def _read_source(
-    model: Model, run: Run, target: Target, ids: Ints, lengths: NDArray[np.int32]
+    model: Model, runner: Runner, target: Target, ids: Ints, lengths: NDArray[np.int32]
 ) -> dict[str, Any]:
     """Return what the decoder of an encoder-decoder is told of its source."""
     given = model_inputs(model, target, ids, lengths, None, None)
-    hidden = run(model.graph, given)["hidden"]
+    hidden = runner.run(model.graph, given)["hidden"]
     bridge: Any = model.bridge
-    return {**run(bridge, {"hidden": hidden}), "source_lengths": given["lengths"]}
+    return {**runner.run(bridge, {"hidden": hidden}), "source_lengths": given["lengths"]}
 
 
-class Session:
-    """The caches of a batch of sequences, and how far each has come.
+class Growing:
+    """The caches of sequences that are equally long, as many keys of them as there are tokens.
+
+    That is what a bias by distance takes, which counts from the last key. No run is like another.
 
     Parameters
     ----------
-    model, run, target
-        As in :func:`generate`; the model is a decoder.
-    batch : int
-    capacity : int
-        The most tokens of a sequence.
+    model, runner, target, batch, capacity
+        As of `Session`.
     given : mapping of str to array
         Further inputs of each run.
     """
@@ -114,76 +157,33 @@ class Session:
     def __init__(
         self,
         model: Model,
-        run: Run,
+        runner: Runner,
         target: Target,
         batch: int,
         capacity: int,
         given: Mapping[str, Any],
     ) -> None:
-        self._model, self._graph_run, self._target = model, run, target
-        self._given = given
+        self._model, self._runner, self._target = model, runner, target
+        self._given, self._length = given, 0
         dtype = as_dtype(target.dtype) if target.device is not None else np.dtype(np.float32)
         self._caches = {
             name: target.xp.zeros((batch, node.shape[1], capacity, node.shape[3]), dtype)
             for name, node in model.graph.inputs.items()
             if node.dtype == "cache"
         }
-        self.lengths: Ints = np.zeros(batch, np.int32)
-
-    def prefill(self, ids: Ints, lengths: Ints) -> Any:
-        """Take the prompts, padded; return the logits (batch, vocab) of what follows them."""
-        batch, seq = ids.shape
-        shape = (batch, self._model.heads, seq, seq)
-        positions = np.broadcast_to(np.arange(seq, dtype=np.int32), ids.shape)
-        masks = masks_of(self._model, self._target, None, None, shape)
-        rows = np.arange(batch, dtype=np.int32) * seq + lengths - 1
-        self.lengths = lengths.astype(np.int32)
-        return self._run(ids, positions, rows, masks, None, seq)
 
     def step(self, tokens: NDArray[Any]) -> Any:
         """Take one token a sequence; return the logits (batch, vocab) of what follows it."""
-        positions = self.lengths[:, None]
-        self.lengths = self.lengths + 1
-        keys = int(self.lengths.max())
-        rows = np.arange(len(tokens), dtype=np.int32)
-        ids = tokens.astype(np.int32)[:, None]
-        made = {each: self._row_mask(each, keys) for each in {*self._model.layer_masks}}
-        masks = {f"mask.{i}": made[each] for i, each in enumerate(self._model.layer_masks)}
-        # A batch of equal lengths has no key to leave out, so neither has one sequence.
-        ragged = (self.lengths != keys).any()
-        return self._run(ids, positions, rows, masks, self.lengths if ragged else None, keys)
-
-    def _row_mask(self, mask: LayerMask, keys: int) -> Any:
-        """Return who the new tokens attend to, or None for every one that there is."""
-        if mask.window is None or keys <= mask.window + 1:
-            return None
-        first = self.lengths[:, None] - 1 - mask.window
-        kept = np.arange(keys) >= first
-        batch, heads = len(kept), self._model.heads
-        if (first == first[0]).all():
-            kept = kept[:1]
-        return as_masks(kept[:, None, None, :], (batch, heads, 1, keys))
-
-    def _run(
-        self,
-        ids: Ints,
-        positions: Ints,
-        rows: Ints,
-        masks: dict[str, Any],
-        lengths: Ints | None,
-        keys: int,
-    ) -> Any:
-        put = self._target.xp.asarray
+        put, batch = self._target.xp.asarray, len(tokens)
+        self._length += 1
         given = {
-            "ids": put(ids),
-            "positions": put(np.ascontiguousarray(positions)),
-            "rows": put(rows[:, None]),
-            "lengths": None if lengths is None else put(lengths),
-            **{name: cache[:, :, :keys] for name, cache in self._caches.items()},
-            **masks,
+            "ids": put(tokens.astype(np.int32)[:, None]),
+            "positions": put(np.full((batch, 1), self._length - 1, np.int32)),
+            "rows": put(np.arange(batch, dtype=np.int32)[:, None]),
+            **{name: cache[:, :, : self._length] for name, cache in self._caches.items()},
             **self._given,
         }
-        return self._graph_run(self._model.graph, given)["logits"][:, 0]
+        return self._runner.run(self._model.graph, given)["logits"][:, 0]
 
 
 def listed(prompts: Any) -> list[Any]:

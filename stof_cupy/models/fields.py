@@ -24,12 +24,15 @@ attn_implementation cross_attention_hidden_size decoder_start_token_id task_spec
 tf_legacy_loss tie_encoder_decoder use_bfloat16
 
 bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
-encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
+encoder_no_repeat_ngram_size eos_token_ids exponential_decay_length_penalty forced_bos_token_id
 forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
 num_beams num_return_sequences output_scores prefix remove_invalid_values repetition_penalty
 return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
 """
 """Fields that do not change hidden states at inference; the second part is text generation's."""
+
+_MOST = 1 << 24
+"""Far above any size that a model has, so that a hostile one costs no time and no memory."""
 
 _Choice = TypeVar("_Choice")
 
@@ -71,19 +74,25 @@ class Fields:
         return default if value is None else value
 
     def size(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return an integer of at least `least`."""
+        """Return an integer of at least `least`, and of a size that there may be."""
         value = self.raw(name, default)
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
             raise self.error(name, f"an integer of at least {least}")
+        if int(value) > _MOST:
+            raise self.error(name, f"at most {_MOST}")
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a positive finite number."""
         value = self.raw(name, default)
         wrong = isinstance(value, bool) or not isinstance(value, Real)
-        if wrong or not (math.isfinite(value) and value > 0):
+        try:
+            number = math.nan if wrong else float(value)
+        except OverflowError:  # an integer beyond what a float can be
+            number = math.inf
+        if not (math.isfinite(number) and number > 0):
             raise self.error(name, "a positive number")
-        return float(value)
+        return number
 
     def optional(self, name: str) -> float | None:
         """Return a positive finite number, or None where it is absent or null."""

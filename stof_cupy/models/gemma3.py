@@ -121,7 +121,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     from stof_cupy.graph import Graph
 
     c = Gemma3Config.parse(config)
-    g = Graph("gemma3", DECODER_DIMS)
+    g = Graph("gemma3", (*DECODER_DIMS, "near"))
     ids, given = DecoderInputs.declare(g)
     parts = _Parts(Layers(g, weights), c, given)
     table = parts.layers.constant("embed_tokens.weight", c.vocab, c.hidden)
@@ -181,8 +181,9 @@ class _Parts:
             self.turned(f"{name}.self_attn.{part}_norm", each, c.ropes[kind])
             for part, each in (("q", q), ("k", k))
         )
-        k, v = self.given.cached(i, k, v)
-        mask, lengths = self.given.mask(i), self.given.lengths
+        near = kind == _WINDOW
+        k, v = self.given.cached(i, k, v, near=near)
+        mask, lengths = self.given.mask(i, near=near), self.given.lengths
         y = g.attention(q, k, v, mask, lengths, scale=c.scale, softcap=c.softcap)
         y = self.layers.linear(
             f"{name}.self_attn.o_proj",

@@ -156,8 +156,8 @@ def _reader(
     except ValueError:
         raise UnsupportedError(mismatch(what, f"type {kind}", "one that gguf knows")) from None
     block, size = gguf.GGML_QUANT_SIZES[type_]
-    if shape and shape[-1] % block:
-        expected = f"a last axis divisible by {block}, the block of {type_.name}"
+    if not math.prod(shape) or (shape or (1,))[-1] % block:
+        expected = f"a last axis divisible by {block}, the block of {type_.name}, and no axis of 0"
         raise CheckpointError(mismatch(what, shape, expected))
     raw = body[offset : offset + math.prod(shape) // block * size]
     if raw.size != math.prod(shape) // block * size:

@@ -178,6 +178,8 @@ def tensors_of(file: GgufFile, config: dict[str, Any]) -> dict[str, Callable[[],
 def _halves(read: Callable[[], Array], heads: int) -> Array:
     """Undo llama.cpp's order of rows, which rotates neighbours, to rotate halves."""
     rows = read()
+    if rows.shape[:1] == () or rows.shape[0] % (2 * heads):
+        raise WeightError(mismatch("weights", rows.shape, f"rows of {heads} heads of even size"))
     pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
     halves: Array = pairs.swapaxes(1, 2).reshape(rows.shape)
     return halves

@@ -12,6 +12,9 @@ __all__ = ["tokenizer_of"]
 _CONTROL, _USER, _BYTE = 3, 4, 6
 """``token_type``: control tokens, tokens found before all others, and single bytes."""
 
+_LONGEST = 512
+"""Characters of a token, far above what vocabularies have: each is cut at every one of them."""
+
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -39,10 +42,17 @@ def tokenizer_of(fields: dict[str, Any], tokenizers: Any, name: str) -> Any:
     """
     own = {k.removeprefix("tokenizer.ggml."): v for k, v in fields.items()}
     tokens, kinds = own.get("tokens"), own.get("token_type")
-    kinds = [1] * len(tokens or ()) if kinds is None else kinds
-    if not isinstance(tokens, list) or not isinstance(kinds, list) or len(tokens) != len(kinds):
+    if not isinstance(tokens, list) or not isinstance(kinds, (list, type(None))):
+        raise CheckpointError(mismatch(name, "no list of tokens", "tokens and their types"))
+    kinds = [1] * len(tokens) if kinds is None else kinds
+    if len(tokens) != len(kinds):
         raise CheckpointError(mismatch(name, "tokens without their types", "as many of both"))
+    if not all(isinstance(token, str) and len(token) <= _LONGEST for token in tokens):
+        expected = f"texts of at most {_LONGEST} characters"
+        raise CheckpointError(mismatch(f"{name}: tokens", "something else", expected))
     vocab = {token: i for i, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):  # the library panics
+        raise CheckpointError(mismatch(f"{name}: tokens", "one twice", "each once"))
     kind = own.get("model")
     if kind == "gpt2":
         made = _bytes(own, vocab, tokenizers, name)
@@ -56,16 +66,20 @@ def tokenizer_of(fields: dict[str, Any], tokenizers: Any, name: str) -> Any:
     made.add_tokens([added(t, normalized=True) for t, k in of_kind if k == _USER])
     bos = own.get("bos_token_id")
     if own.get("add_bos_token") and isinstance(bos, int) and 0 <= bos < len(tokens):
-        made.post_processor = tokenizers.processors.TemplateProcessing(
-            single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
-        )
+        try:
+            made.post_processor = tokenizers.processors.TemplateProcessing(
+                single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
+            )
+        except ValueError as bad:
+            got = f"the token {tokens[bos]!r} before all others ({bad})"
+            raise CheckpointError(mismatch(name, got, "a special token")) from bad
     return made
 
 
 def _bytes(own: dict[str, Any], vocab: dict[str, int], tokenizers: Any, name: str) -> Any:
     """Return a byte-level BPE, GPT-2's kind."""
     merges = own.get("merges")
-    pairs = [tuple(each.split(" ")) for each in merges] if isinstance(merges, list) else []
+    pairs = [tuple(str(each).split(" ")) for each in merges] if isinstance(merges, list) else []
     if not all(len(pair) == 2 for pair in pairs):
         raise CheckpointError(mismatch(f"{name}: merges", "something else", "pairs of tokens"))
     pre = tokenizers.pre_tokenizers
@@ -76,7 +90,7 @@ def _bytes(own: dict[str, Any], vocab: dict[str, int], tokenizers: Any, name: st
         "llama-bpe": [pre.Split(tokenizers.Regex(_LLAMA3), "isolated")],
     }
     kind = own.get("pre", "default")
-    if kind not in cuts:
+    if not isinstance(kind, str) or kind not in cuts:
         known = ", ".join(map(repr, cuts))
         raise UnsupportedError(mismatch(f"{name}: tokenizer.ggml.pre", repr(kind), known))
     made = tokenizers.Tokenizer(_bpe(tokenizers, name, vocab, pairs))
@@ -91,7 +105,7 @@ def _pieces(
 ) -> Any:
     """Return a BPE over characters with bytes for what it lacks, SentencePiece's kind."""
     scores = own.get("scores")
-    if not isinstance(scores, list) or len(scores) != len(kinds):
+    if not isinstance(scores, list) or len(scores) != len(kinds) or isinstance(scores[0], str):
         raise CheckpointError(mismatch(f"{name}: scores", "none, or too few", "one a token"))
     model = _bpe(
         tokenizers,

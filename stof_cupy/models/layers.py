@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["DECODER_DIMS", "DecoderInputs", "Layers"]
 
 DECODER_DIMS = ("batch", "seq", "keys", "picked")
-"""Symbolic dims of a decoder: `keys` is `seq` without a cache, `picked` the logits asked for."""
+"""Symbolic dims of a decoder: `keys` is `seq` without a cache, `picked` the logits asked for.
+
+Layers with a window have `near` keys in place of `keys`.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,18 @@ class DecoderInputs:
         )
         return ids, cls(graph, positions, graph.input("lengths", ("batch",), "lengths"))
 
-    def mask(self, layer: int) -> Node:
+    def mask(self, layer: int, *, near: bool = False) -> Node:
         """Declare the mask of a layer."""
-        return self.graph.input(f"mask.{layer}", ("seq", "keys"), "mask")
+        return self.graph.input(f"mask.{layer}", ("seq", "near" if near else "keys"), "mask")
 
-    def cached(self, layer: int, k: Node, v: Node) -> tuple[Node, Node]:
-        """Return keys and values with those of earlier runs."""
+    def cached(self, layer: int, k: Node, v: Node, *, near: bool = False) -> tuple[Node, Node]:
+        """Return keys and values with those of earlier runs.
+
+        With `near`, of the latest alone: the cache is a ring of other size.
+        """
         both = []
         for name, x in (("k", k), ("v", v)):
-            shape = (x.shape[0], x.shape[1], "keys", x.shape[3])
+            shape = (x.shape[0], x.shape[1], "near" if near else "keys", x.shape[3])
             cache = self.graph.input(f"cache_{name}.{layer}", shape, "cache")
-            both.append(self.graph.kv_cache(x, self.positions, cache))
+            both.append(self.graph.kv_cache(x, self.positions, cache, ring=near))
         return both[0], both[1]

@@ -42,6 +42,11 @@ def open_onnx(path: Path) -> dict[str, Callable[[], Array]]:
     except Exception as bad:  # protobuf's errors have no common base that is public
         raise CheckpointError(mismatch(str(path), f"unreadable ({bad})", "an ONNX file")) from bad
     raw = {each.name: each for each in graph.initializer}
+    products = [node for node in graph.node if node.op_type in _PRODUCTS and len(node.input) > 1]
+    # What is no UTF-8 comes as bytes.
+    for name in (*raw, *(node.input[1] for node in products)):
+        if not isinstance(name, str):
+            raise CheckpointError(mismatch(str(path), f"the name {name!r}", "names in UTF-8"))
     for name, tensor in raw.items():
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             expected = "weights inside the file"
@@ -52,13 +57,12 @@ def open_onnx(path: Path) -> dict[str, Callable[[], Array]]:
             continue
         plain = name.removesuffix("_quantized")
         readers[plain] = partial(_value, onnx, raw, name)
-    for node in graph.node:
-        if node.op_type in _PRODUCTS and len(node.input) > 1:
-            plain = node.input[1].removesuffix("_quantized")
-            module = _module(node)
-            if plain.startswith(_NAMELESS) and plain in readers and module:
-                transposed = partial(_transposed, readers.pop(plain))
-                readers[f"{module}.weight"] = transposed
+    for node in products:
+        plain = node.input[1].removesuffix("_quantized")
+        module = _module(node)
+        if plain.startswith(_NAMELESS) and plain in readers and module:
+            transposed = partial(_transposed, readers.pop(plain))
+            readers[f"{module}.weight"] = transposed
     return {name: read for name, read in readers.items() if not name.startswith("/")}
 
 
@@ -87,9 +91,9 @@ def _value(onnx: Any, raw: dict[str, Any], name: str) -> Array:
             zero = onnx.numpy_helper.to_array(raw[f"{stem}_zero_point"])
             values -= zero.astype(np.float32)
         return np.asarray(values * scale)
-    except (ValueError, TypeError) as bad:
-        if isinstance(bad, WeightError):
-            raise
+    except WeightError:
+        raise
+    except (ValueError, TypeError, LookupError) as bad:
         raise WeightError(mismatch(f"weight {name!r}", f"damaged ({bad})", "a tensor")) from bad
 
 

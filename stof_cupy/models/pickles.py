@@ -197,7 +197,7 @@ class _Machine:
             items = self.take(1) if name == "APPEND" else self.since_mark()
             self._top(list).extend(items)
         elif name in ("GLOBAL", "STACK_GLOBAL"):
-            self._global(arg if name == "GLOBAL" else " ".join(map(str, self.take(2))))
+            self._global(*([arg] if name == "GLOBAL" else self.take(2)))
         elif name == "REDUCE":
             self._reduce(*self.take(2))
         elif name == "BUILD":
@@ -222,7 +222,11 @@ class _Machine:
             raise ValueError("a dict whose keys are no names")
         target.update(zip(keys, values, strict=True))
 
-    def _global(self, name: str) -> None:
+    def _global(self, *parts: Any) -> None:
+        # No text is made of anything else: a small tuple of tuples may be a huge one.
+        if not all(type(part) is str for part in parts):
+            raise ValueError("a global whose name is no text")
+        name = " ".join(parts)
         if name not in _KNOWN:
             raise _RefusedError(name.replace(" ", "."))
         self.stack.append(_Named(name))

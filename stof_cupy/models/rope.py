@@ -69,6 +69,9 @@ def rope_of(scaling: Mapping[str, Any], head_dim: int, positions: int, base: flo
     plain = (np.float32(1) / np.float32(base) ** steps).astype(np.float64)
     values, magnitude = kind(fields, plain, positions, base)
     fields.finish()
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values.astype(np.float32)).all():
+            raise fields.error("factor", "a scaling whose frequencies are finite")
     return Rope(Frequencies(values), magnitude)
 
 

@@ -1,8 +1,10 @@
-"""Texts for demonstrations, by William Shakespeare: twelve sentences in six pairs, one passage."""
+"""Texts for demonstrations, by William Shakespeare: sentences in six pairs, a passage, speeches."""
 
 from __future__ import annotations
 
-__all__ = ["PASSAGE", "SENTENCES"]
+import re
+
+__all__ = ["PASSAGE", "SENTENCES", "speeches"]
 
 SENTENCES = (
     "All the world's a stage, and all the men and women merely players.",
@@ -35,3 +37,22 @@ returns, puzzles the will And makes us rather bear those ills we have Than fly t
 know not of? Thus conscience does make cowards of us all; And thus the native hue of resolution Is
 sicklied o'er with the pale cast of thought, And enterprises of great pith and moment With this
 regard their currents turn awry, And lose the name of action."""
+
+
+def speeches(play: str) -> list[tuple[str, str]]:
+    r"""Return who speaks and what he says, of a play as Markdown; stage directions are left out.
+
+    Parameters
+    ----------
+    play : str
+        A speaker is in bold type, a line of its own; a speech ends at an empty line. See
+        `zoo.hamlet`.
+
+    Examples
+    --------
+    >>> speeches("# Hamlet\n\n**BERNARDO**  \nWho's _within_\nthere?\n\n_Enter HAMLET_\n")
+    [('BERNARDO', "Who's there?")]
+    """
+    found = re.findall(r"^\*\*([^*]+)\*\* *\n(.+?)(?=\n\n|\Z)", play, re.DOTALL | re.MULTILINE)
+    said = [(who, " ".join(re.sub(r"_[^_]*_", "", text).split())) for who, text in found]
+    return [(who, text) for who, text in said if text]

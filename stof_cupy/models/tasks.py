@@ -18,6 +18,7 @@ from stof_cupy.models.packaged import mending
 from stof_cupy.models.progress import bar
 from stof_cupy.models.sampling import Sampler
 from stof_cupy.models.sentences import SentenceConfig
+from stof_cupy.models.session import Runner, Sessions
 from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import Tokenizer, pad
 
@@ -34,9 +35,16 @@ class TextTasks:
     _folder: Path | None
     _tokenizer_path: Path | None
     _text: tuple[Tokenizer, SentenceConfig] | None
+    _sessions: Sessions
 
     def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run one of the model's graphs."""
+        raise NotImplementedError
+
+    def _bind(
+        self, graph: Graph, inputs: Mapping[str, Any], finish: Any, changes: Any
+    ) -> Callable[[], dict[str, Any]]:
+        """Return what runs one of the model's graphs on these very arrays."""
         raise NotImplementedError
 
     def _forward(self, ids: Any, lengths: Any, mask: Any) -> Any:
@@ -160,7 +168,7 @@ class TextTasks:
         ends = decoding.stop_tokens(stop, self.config)
         with self._target.active():
             tokens = decoding.generate(
-                self._model, self._run, self._target, rows,
+                self._model, Runner(self._run, self._bind), self._target, self._sessions, rows,
                 max_new_tokens=max_new_tokens, sampler=sampler, stop=ends, emit=emit,
             )  # fmt: skip
         return self._read_text()[0].decode(tokens) if is_text else tokens

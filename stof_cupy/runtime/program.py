@@ -115,6 +115,7 @@ class Program:
         if recorder is None and self.device is not None:
             recorder = CudaRecorder(self.device)
         wanted = self.device is not None if options.record is None else options.record
+        self._recorder = recorder if wanted else None
         self._recordings = (
             Recordings(recorder, most=options.graphs, most_bytes=options.graph_bytes)
             if wanted and recorder is not None

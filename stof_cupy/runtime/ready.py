@@ -10,11 +10,13 @@ from typing import Any
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
 from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
 from stof_cupy.fusion.cost import NUMPY, machine_of
+from stof_cupy.fusion.few_rows import few_row_pieces
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.recorder import Recorder
+from stof_cupy.graph.steps import Fused
 from stof_cupy.jit.device import facts
 from stof_cupy.masks.expression import Pattern
 
@@ -86,11 +88,14 @@ class Ready:
     ----------
     tuned : Tuned
     plain, placed : Executor
+    site : Site
+        Where they run, and the weights that they share.
     """
 
     tuned: Tuned
     plain: Executor
     placed: Executor
+    site: Site
 
     @classmethod
     def made(
@@ -128,19 +133,28 @@ class Ready:
     @classmethod
     def of(cls, tuned: Tuned, site: Site) -> Ready:
         """Make the executors; they share the weights that `site` holds."""
-        plain, placed = (
-            Executor(
-                tuned.lowered.graph,
-                backend=site.backend,
-                dtype=site.dtype,
-                device=site.device,
-                fused=tuned.lowered.fused,
-                arena=arena,
-                uploads=site.uploads,
-            )
-            for arena in (False, True)
-        )
-        return cls(tuned, plain, placed)
+        fused = tuned.lowered.fused
+        plain, placed = (_executor(tuned, site, fused, arena) for arena in (False, True))
+        return cls(tuned, plain, placed, site)
+
+    def for_few_rows(self, *, arena: bool) -> Executor:
+        """Return an executor for runs of few rows, in an arena or not."""
+        tuned = self.tuned
+        # What was tuned has its own pieces, of which these might be parts.
+        fused = tuned.lowered.fused or few_row_pieces(tuned.lowered.graph)
+        return _executor(tuned, self.site, fused, arena)
+
+
+def _executor(tuned: Tuned, site: Site, fused: tuple[Fused, ...], arena: bool) -> Executor:
+    return Executor(
+        tuned.lowered.graph,
+        backend=site.backend,
+        dtype=site.dtype,
+        device=site.device,
+        fused=fused,
+        arena=arena,
+        uploads=site.uploads,
+    )
 
 
 def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:

@@ -89,7 +89,7 @@ GOOD = [
     ("relu", {"x": HIDDEN}, {}, HIDDEN),
     ("softcap", {"x": HIDDEN, "cap": (6,)}, {}, HIDDEN),
     ("rotary", {"x": HEADS, "positions": ("batch", "seq")}, {"frequency": (1, 0.5)}, HEADS),
-    ("kv_cache", {"x": HEADS, "positions": ("batch", "seq")}, {}, HEADS),
+    ("kv_cache", {"x": HEADS, "positions": ("batch", "seq")}, {"ring": True}, HEADS),
     (
         "kv_cache",
         {"x": HEADS, "positions": ("batch", "seq"), "cache": ("batch", 4, "memory", 5)},

@@ -15,7 +15,7 @@ import pytest
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.jit import catalogue, decoder_kernels
-from stof_cupy.ops import kv_cache, rms_norm, rotary
+from stof_cupy.ops import greedy, kv_cache, rms_norm, rotary
 from stof_cupy.ops import reference_decoder as reference
 from stof_cupy.ops.elementwise import ACTIVATIONS, gated, mul, relu, silu, softcap
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
@@ -53,6 +53,15 @@ F = np.ones(2, np.float32)
         (lambda: kv_cache.write_cache(X, X.copy(), AT + 1), ArgumentError, "got 3"),
         (lambda: kv_cache.write_cache(X, X.copy(), AT - 1), ArgumentError, "got -1"),
         (lambda: kv_cache.write_cache(X, X, AT), ArgumentError, "shared with x"),
+        (lambda: kv_cache.write_cache(X, X.copy(), AT - 1, ring=True), ArgumentError, "0 or more"),
+        (
+            lambda: kv_cache.write_cache(X, X[:, :, :2].copy(), AT, ring=True),
+            ShapeError,
+            "3 tokens",
+        ),
+        (lambda: greedy.take_best(X[0, 0], AT[0], AT[0], AT[0]), DTypeError, "positions"),
+        (lambda: greedy.take_best(X[0, 0], AT[0, :2], AT[0], AT[0]), ShapeError, "tokens"),
+        (lambda: greedy.take_best(X[0, 0, :, :0], AT[0], AT[0], AT[0]), ShapeError, "logits"),
     ],
 )
 def test_bad_arguments(call, error, text):
@@ -238,6 +247,75 @@ def test_kv_cache_kernel(head_dim, dtype, where):
         blocks, fields = kv_cache.arguments(heads, cache, places)
         on_host.launch(decoder_kernels.kv_cache(dtype), (blocks, 1), **fields)
     assert np.array_equal(cache.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
+def test_kv_cache_kernel_goes_round(dtype, where):
+    g = rng(3)
+    x, before = random_array(g, (2, 3, 4, 24), dtype), random_array(g, (2, 3, 5, 24), dtype)
+    at = np.array([[3, 4, 5, 6], [2**31 - 3, 2**31 - 2, 2**31 - 1, -1]], np.int32)
+    expected = before.copy()
+    for b, s in np.ndindex(2, 4):
+        if at[b, s] >= 0:
+            expected[b, :, int(at[b, s]) % 5] = x[b, :, s]
+    cache, heads, places = (put(each, where) for each in (before, x, at))
+    if where == "gpu":
+        kv_cache.write_cache(heads, cache, places, ring=True)
+        cache = cache.get()
+    else:
+        blocks, fields = kv_cache.arguments(heads, cache, places, True)
+        on_host.launch(decoder_kernels.kv_cache(dtype), (blocks, 1), **fields)
+    assert np.array_equal(cache.view(np.uint16), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
+@pytest.mark.parametrize("head_dim", [8, 20])
+def test_keys_and_values_in_one_launch(head_dim, dtype, where):
+    g = rng(head_dim)
+    k = random_array(g, (2, 3, 5, head_dim), dtype)
+    v = random_array(g, (2, 5, 3, head_dim), dtype).transpose(0, 2, 1, 3)
+    before = [random_array(g, (2, 3, 7, head_dim), dtype) for _ in range(2)]
+    at = np.array([[5, 6, 7, 8, 9], [0, 1, 2, 3, 4]], np.int32)
+    expected = [each.copy() for each in before]
+    kv_cache.write_caches(k, v, *expected, at, ring=True)
+    for x, to in zip((k, v), expected, strict=True):
+        assert np.array_equal(to[0, :, [5, 6, 0, 1, 2]], x[0].transpose(1, 0, 2))
+    caches = [put(each, where) for each in before]
+    if where == "gpu":
+        kv_cache.write_caches(put(k, where), put(v, where), *caches, put(at, where), ring=True)
+        caches = [each.get() for each in caches]
+    else:
+        blocks, fields = kv_cache.arguments(k, caches[0], at, True, v, caches[1])
+        on_host.launch(decoder_kernels.kv_cache(dtype), (blocks, 1), **fields)
+    for cache, to in zip(caches, expected, strict=True):
+        assert np.array_equal(cache.view(np.uint16), to.view(np.uint16))
+
+
+@pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
+@pytest.mark.parametrize("vocabulary", [1, 7, 8, 8191, 8200, 50000])
+def test_greedy_kernel(vocabulary, dtype, where):
+    g = rng(vocabulary)
+    logits = random_array(g, (6, vocabulary), dtype)
+    logits[1] = -0.0
+    logits[1, vocabulary // 2 :] = 0.0  # equal to what is before
+    logits[2] = -np.inf
+    logits[3, vocabulary // 3 :] = np.inf  # equals again
+    logits[4, vocabulary // 5] = np.nan
+    logits[5] = -abs(logits[5].astype(np.float32)).astype(logits.dtype)
+    expected = logits.astype(np.float32).argmax(axis=1)
+    tokens, counts = np.full(6, -1), [np.arange(6, dtype=np.int32) + i for i in range(2)]
+    given = [put(each, where) for each in (logits, tokens, *counts)]
+    if where == "gpu":
+        assert greedy.take_best(*given) is given[1]
+        given = [each.get() for each in given]
+    else:
+        given[0] = on_host.fenced(given[0])
+        blocks, fields = greedy.arguments(*given)
+        on_host.launch(decoder_kernels.greedy(dtype), (blocks, 1), **fields)
+    assert given[1].tolist() == expected.tolist()
+    assert [each.tolist() for each in given[2:]] == [[1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]]
+    host = [np.full(6, -1), *(np.arange(6, dtype=np.int32) + i for i in range(2))]
+    assert greedy.take_best(logits, *host).tolist() == expected.tolist()
 
 
 class OnHost(np.ndarray):

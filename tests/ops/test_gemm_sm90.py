@@ -98,7 +98,7 @@ def run_on_cpu(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> Any:
         counters=counters.ctypes.data,
         report=0,
     )
-    clusters = min(plan.units(problem), max(1, ctas // config.ctas))
+    clusters = plan.stream or min(plan.units(problem), max(1, ctas // config.ctas))
     spec = gemm_sm90(problem.dtype, config, problem.epilogue)
     on_hopper.launch(spec, clusters * config.ctas, fields, seed=seed)
     assert not counters.any(), "the next launch would not begin with zeros"
@@ -199,6 +199,28 @@ def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads(config: Sm
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
 
 
+@pytest.mark.parametrize("stream", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("config", [PIECES, FEW], ids=lambda c: c.name)
+def test_the_code_of_streams(config: Sm90Gemm, stream: int) -> None:
+    """Tiles cut anywhere, one by many clusters and many by one, some left whole, some idle."""
+    for size in ((130, 200, 330), (17, 72, 1000), (9, 300, 64)):
+        case = Case.draw(stream, Problem("bfloat16", *size, EpilogueKind(residual=True)))
+        plan = Plan(config, stream=stream)
+        case.compare(run_on_cpu(plan, case, seed=stream))
+
+
+def test_a_stream_does_every_step_once() -> None:
+    for tiles, steps, stream in ((5, 7, 3), (1, 30, 7), (11, 4, 3), (4, 4, 4), (9, 1, 4)):
+        problem, plan = Problem("float16", 8, 64 * tiles, 64 * steps), Plan(PIECES, stream=stream)
+        whole, share = plan.whole(problem), plan.share(problem)
+        assert whole % stream == 0 and 0 <= whole <= tiles
+        left = (tiles - whole) * steps
+        assert (stream - 1) * share < left + share * stream and share * stream >= left
+        for tile in range(tiles - whole):
+            first, last = tile * steps // share, (tile * steps + steps - 1) // share
+            assert last - first + 1 <= plan.pieces(problem)
+
+
 def test_what_is_not_finite_stays_where_it_is() -> None:
     case = Case.draw(7, Problem("bfloat16", 70, 72, 100))
     case.a[3, 5], case.b[40, 7] = np.nan, np.inf
@@ -296,6 +318,15 @@ def test_many_tiles_for_each_cta(hopper: Any, config: Sm90Gemm) -> None:
         out.fill(np.nan)
         run()
         assert abs(out.astype(np.float32) - exact).max() < 2**-9 * abs(exact).max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [c for c in GEMM_SM90_CONFIGS if c.split], ids=lambda c: c.name)
+def test_streams(hopper: Any, config: Sm90Gemm) -> None:
+    for seed, size in enumerate(((17, 100, 1000), (300, 520, 2000), (2000, 1500, 328))):
+        for stream in (1, 7, 132):
+            case = Case.draw(seed, Problem("bfloat16", *size), padded_out=seed == 1)
+            case.compare(run_on_gpu(hopper, Plan(config, stream=stream), case))
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, meaning
-from stof_cupy.runtime import Options, Program
+from stof_cupy.runtime import Options, Program, bound
 from stof_cupy.runtime.ready import Ready
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
@@ -260,3 +260,49 @@ def test_a_run_that_writes_to_its_inputs_is_not_run_on_copies(store: SchemeStore
         np.testing.assert_allclose(program.run(given)["y"], exact, atol=1e-5)
         assert held[0, :, step].any() and not held[0, :, step + 1 :].any()
     assert not options.recorder.made and len(program._ready) == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("recorder", [None, FakeRecorder(), FakeRecorder(fails=OSError("no"))])
+def test_a_bound_run_leaves_the_next_its_inputs(recorder: FakeRecorder | None) -> None:
+    program = Program(paper_stack(2), options=Options(record=True, recorder=recorder))
+    x, count = feeds(seed=5)["x"], np.zeros(1, np.int32)
+    expected, want = [], x.copy()
+    for _ in range(4):
+        want = exact({"x": want, "mask": None}).astype(np.float32)
+        expected.append(want)
+
+    def finish(inputs: Any, outputs: Any) -> Any:
+        inputs["x"][...] = outputs["y"]
+        count[...] += 1
+        return {"y": outputs["y"], "count": count.copy()}
+
+    def made_of() -> Any:
+        return bound.bind(program, {"x": x}, finish=finish, changes=(x, count))
+
+    if recorder is not None and recorder.fails:
+        with pytest.warns(StofWarning, match=r"could not be recorded .*\(no\)"):
+            run = made_of()
+    else:
+        run = made_of()
+    assert not count.any()
+    for i in range(4):
+        made = run()
+        np.testing.assert_allclose(made["y"], expected[i], atol=1e-4)
+        np.testing.assert_allclose(x, expected[i], atol=1e-4)
+        assert count == made["count"] == i + 1
+    x[...] = feeds(seed=5)["x"]  # a run reads what is there by then
+    np.testing.assert_allclose(run()["y"], expected[0], atol=1e-4)
+    if recorder is not None and not recorder.fails:
+        assert [each.replays for each in recorder.made] == [5]
+
+
+def test_what_does_not_fit_is_refused_when_it_is_bound_or_run() -> None:
+    for recorder in (None, FakeRecorder()):
+        program = Program(paper_stack(1), options=Options(record=True, recorder=recorder))
+        with pytest.raises(ShapeError, match="input 'x'"):
+            if recorder is None:
+                bound.bind(program, {"x": np.zeros((2, 3), np.float32)})()
+            else:
+                with pytest.warns(StofWarning):
+                    run = bound.bind(program, {"x": np.zeros((2, 3), np.float32)})
+                run()

@@ -1,0 +1,165 @@
+"""How fast are products with an epilogue on the GPU, beside cuBLASLt and torch.compile?
+
+    pytest benchmarks/bench_gemm.py -m gpu --benchmark-quiet --benchmark-json=out.json
+    python benchmarks/summary_gemm.py out.json
+
+``-k plain``, ``bias_gelu``, ``swiglu``, ``layer_norm`` or ``fold`` picks a kind, ``-k 32768x`` the
+rows, and after ``--budget`` seconds the rest is skipped. ``--heavy`` adds the same cells beside
+torch.compile with max-autotune, which takes about 10 s of each: ``--heavy -k "compiled and fold and
+4096x"``. What Inductor has found stays in TORCHINDUCTOR_CACHE_DIR.
+
+GPU seconds, by estimate: plain and bias_gelu 65 each, swiglu 60, layer_norm 30, fold 60, and 15 for
+kernels at the first time; ``--heavy`` 10 a cell.
+
+Ours is the fastest of what the model expects to be near the best and of cuBLASLt, if that is
+there, timed once a cell and kept in STOF_CACHE_DIR; the times and the model's own choice are in the
+results.
+
+bfloat16; M = N = K, and the rows and weights of shapes.py. N are columns of B: a gated product has
+half as many. Ours is compared with the float64 oracle in some rows and columns, within the budget
+of testing.py, and the others with ours everywhere, within twice that. A time is the device's, from
+replays of CUDA graphs on both sides: of 20 calls where the inputs fit L2, else, and for 16 rows and
+fewer, of one after L2 was flushed. "templates" are our own kernels where something else is chosen,
+and "apart" is a product and a LayerNorm in two kernels, where ours may be one, or a fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+import attention_peers
+import device_time
+import gemm_cells
+import gemm_peers
+import pytest
+from gemm_cells import KINDS, Cell, Shape
+
+from stof_cupy.jit import device
+
+COPIED = 2**29  # bytes
+ULP = 2.0**-7  # of bfloat16, relative
+MINE: dict[str, Callable[[Cell], Any]] = {
+    "ours": gemm_cells.ours,
+    "templates": gemm_cells.templates,
+    "apart": gemm_cells.apart,
+}
+
+
+def cases(ways: Callable[[str], Iterable[str]], *but: str) -> list[Any]:
+    """Return every way of every shape of every kind."""
+    return [
+        pytest.param(kind, shape, way, id=f"{kind}-{'x'.join(map(str, shape))}-{way}")
+        for kind in KINDS
+        if kind not in but
+        for shape in gemm_cells.shapes(kind)
+        for way in ways(kind)
+    ]
+
+
+def quick(kind: str) -> tuple[str, ...]:
+    parts = ("apart",) if kind in ("layer_norm", "fold") else ("templates",)
+    return ("ours", *parts, *gemm_peers.QUICK[kind])
+
+
+def slow(kind: str) -> tuple[str, ...]:
+    return (*quick(kind), "compile")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels(request: pytest.FixtureRequest) -> None:
+    """Compile what will run, in parallel."""
+    params = [i.callspec.params for i in request.session.items if hasattr(i, "callspec")]
+    wanted = {(p["kind"], p["shape"]) for p in params if p.get("kind") in KINDS}
+    if any(item.get_closest_marker("gpu") for item in request.session.items):
+        gemm_cells.compile_all(sorted(wanted))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "shape", "way"), cases(quick))
+def bench_gemm(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
+    record(benchmark, kind, shape, way)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "shape", "way"), cases(slow, "plain"))
+def bench_compiled_heavy(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
+    record(benchmark, kind, shape, way)
+
+
+@pytest.mark.gpu
+def bench_copy(benchmark: Any) -> None:
+    """The bandwidth that others are measured by, bytes read and written; and the GPU's facts."""
+    import cupy
+
+    x = cupy.zeros(COPIED, "i1")
+    y = cupy.empty_like(x)
+    measured = device_time.ours(lambda: cupy.copyto(y, x), small=False)
+    benchmark.pedantic(lambda: cupy.copyto(y, x), rounds=1)
+    speed = 2 * COPIED / measured.p50 / 1e6
+    benchmark.extra_info |= {"way": "copy", "gbytes_per_s": speed, "facts": asdict(device.facts())}
+
+
+def record(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
+    """Time one way through a cell, after its result was found right."""
+    known = gemm_cells.measured(kind, shape)
+    cell = gemm_cells.cell(kind, shape)
+    if way in MINE:
+        import cupy
+
+        run, wait = mine(cell, way), cupy.cuda.Device().synchronize
+        measured = device_time.ours(run, small=cell.small)
+    else:
+        run, wait = peer(cell, way)
+        measured = device_time.theirs(run, small=cell.small)
+    benchmark.pedantic(lambda: (run(), wait()), rounds=3, warmup_rounds=1)
+    quantiles = {f"device_{n}_ms": getattr(measured, n) for n in ("p20", "p50", "p80")}
+    benchmark.extra_info |= {
+        **{"kind": kind, "shape": list(shape), "way": way, "graph": measured.graph, **quantiles},
+        "tflops": cell.flop / measured.p50 / 1e9,
+        "gbytes_per_s": cell.moved / measured.p50 / 1e6,
+        "flushed": not cell.small,
+    }
+    if way == "ours":
+        benchmark.extra_info |= known._asdict()
+
+
+def mine(cell: Cell, way: str) -> Callable[[], Any]:
+    """Return a call of ours, or another of our own where that is not the same."""
+    run = MINE[way](cell)
+    if run is None:
+        pytest.skip("ours is one of the templates")
+    if way == "ours":
+        return run
+    want = cell.out.copy()
+    run()
+    found_right(way, cell, want)
+    return run
+
+
+def peer(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return a peer's call and the wait for it; skip if it fails."""
+    torch = pytest.importorskip("torch")
+    try:
+        with torch.no_grad():
+            run = torch.no_grad()(gemm_peers.PEERS[way](cell))
+            got = run()
+            torch.cuda.synchronize()
+    except Exception as error:  # a peer's failure is a fact about the peer
+        torch.cuda.empty_cache()
+        pytest.skip(f"{way}: {type(error).__name__}: {' '.join(str(error).split())[:150]}")
+    found_right(way, cell, got)
+    return run, torch.cuda.synchronize
+
+
+def found_right(way: str, cell: Cell, got: Any) -> None:
+    """Compare ours with another result, an array or a tensor, everywhere."""
+    torch = pytest.importorskip("torch")
+    tensor = attention_peers.tensor
+    got = got if isinstance(got, torch.Tensor) else tensor(got)
+    want = tensor(cell.out).float()
+    # PyTorch rounds in between what ours does not: an ulp of each value more.
+    off = float(((got.float() - want).abs() - ULP * want.abs()).max())
+    if not off <= cell.allowed:
+        raise AssertionError(f"{way}: off by {off:.2e}, allowed {cell.allowed:.2e}")

@@ -1,0 +1,175 @@
+// C = epilogue(A B^T) of at most four rows of A, which is what a decoder multiplies for a token:
+// the time is that of reading B once. B's rows lie along K, and a warp takes two of them, or of a
+// gated product four: 16 bytes a lane and load, several loads in flight. Few columns are few warps,
+// so K may be cut into slices, one a warp of the same CTA.
+//
+// With kNormed rows of A are divided by their root mean square and multiplied by a weight first:
+// what divides a row is a factor of its sums, so that nothing is read twice.
+//
+// Sums are in fp32, in an order that depends on nothing but kSlices.
+#pragma once
+
+#include "epilogue/stages.cuh"
+#include "types.cuh"
+#include "vector.cuh"
+#include "warp.cuh"
+
+namespace stof::gemm {
+
+template <typename T, int kRows, int kSlices, class Epilogue, bool kNormed = false>
+struct FewRows {
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kMinBlocks = 4;
+  static constexpr int kHalves = Epilogue::kHalves;
+  static constexpr int kSums = kRows * (kHalves * 2 + (kNormed ? 1 : 0));
+  static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * sizeof(float) : 0;
+  static constexpr int kStep = kSlices * 256;  // of K, that all slices take at once
+  // Steps whose loads are in flight, as many as there are registers for.
+  static constexpr int kAhead = kRows == 1 ? 4 : kRows * kHalves > 4 ? 1 : 2;
+  static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
+
+  struct Params {
+    const T* a;
+    const T* b;
+    T* c;
+    const void* bias;  // see epilogue::Operands
+    const void* residual;
+    i64 residual_row, c_row;  // strides in elements
+    i64 a_row, b_row;
+    const T* norm;  // (k,), 16-byte aligned; if kNormed
+    int m, n, k;    // of the output
+    int pairs_residual;
+    float scale, eps;
+  };
+
+  struct Sums {
+    float of[kRows][kHalves][2];
+    float squares[kRows];
+
+    __device__ __forceinline__ float& operator[](int j) {
+      constexpr int kProducts = kHalves * 2;
+      return j < kRows * kProducts ? of[j / kProducts][j / 2 % kHalves][j % 2]
+                                   : squares[j - kRows * kProducts];
+    }
+  };
+
+  // Products of eight elements: those from `valid` on are 0 in both.
+  __device__ static __forceinline__ void multiply(const Params& p, Sums& sums,
+                                                  const Vector8<T> (&b)[kHalves][2],
+                                                  const T* const (&rows)[kRows], i64 at,
+                                                  int valid) {
+    Vector8<T> norm;
+    if constexpr (kNormed) norm = Vector8<T>::load(p.norm + at, valid, true);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      auto a = Vector8<T>::load(rows[r] + at, valid, true);
+      if constexpr (kNormed) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          sums.squares[r] += a.x[e] * a.x[e];
+          a.x[e] *= norm.x[e];
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int e = 0; e < 8; ++e) sums.of[r][half][i] += a.x[e] * b[half][i].x[e];
+    }
+  }
+
+  __device__ static __forceinline__ void run(const Params& p, char* smem) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int slice = warp % kSlices;
+    const int col = (static_cast<int>(blockIdx.x) * (kWarps / kSlices) + warp / kSlices) * 2;
+
+    // Rows and columns beyond the last read the last one, and are not stored.
+    const T* rows[kRows];
+    const T* columns[kHalves][2];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) rows[r] = p.a + min(r, p.m - 1) * p.a_row;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        columns[half][i] = p.b + (min(col + i, p.n - 1) + static_cast<i64>(half) * p.n) * p.b_row;
+
+    Sums sums = {};
+    const int whole = p.k / 8 * 8;
+    const int first = (slice * 32 + lane) * 8;
+    for (i64 at = first; at < whole; at += kAhead * kStep) {
+      uint4 raw[kAhead][kHalves][2] = {};
+#pragma unroll
+      for (int s = 0; s < kAhead; ++s)
+        if (at + s * kStep < whole) {
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              raw[s][half][i] = *reinterpret_cast<const uint4*>(columns[half][i] + at + s * kStep);
+        }
+#pragma unroll
+      for (int s = 0; s < kAhead; ++s) {
+        if (at + s * kStep >= whole) break;
+        Vector8<T> b[kHalves][2];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) b[half][i] = Vector8<T>::of(raw[s][half][i]);
+        multiply(p, sums, b, rows, at + s * kStep, 8);
+      }
+    }
+    if (whole < p.k && whole % kStep == first) {  // less than eight are left
+      Vector8<T> b[kHalves][2];
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          b[half][i] = Vector8<T>::load(columns[half][i] + whole, p.k - whole, true);
+      multiply(p, sums, b, rows, whole, p.k - whole);
+    }
+    finish(p, sums, reinterpret_cast<float*>(smem), warp, slice, lane, col);
+  }
+
+  __device__ static __forceinline__ void finish(const Params& p, Sums& sums, float* shared,
+                                                int warp, int slice, int lane, int col) {
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) sums[j] = warp_sum(sums[j]);
+    if constexpr (kSlices > 1) {
+      if (lane == 0) {
+#pragma unroll
+        for (int j = 0; j < kSums; ++j) shared[warp * kSums + j] = sums[j];
+      }
+      __syncthreads();
+      if (slice > 0) return;
+#pragma unroll
+      for (int j = 0; j < kSums; ++j) {
+        sums[j] = 0.f;
+#pragma unroll
+        for (int s = 0; s < kSlices; ++s) sums[j] += shared[(warp + s) * kSums + j];
+      }
+    }
+    if (col >= p.n) return;
+    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
+                                         p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (lane != r || r >= p.m) continue;
+      if constexpr (kNormed) {
+        const float factor = rsqrtf(sums.squares[r] / p.k + p.eps);
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) sums.of[r][half][i] *= factor;
+      }
+      Epilogue::template apply<T>(sums.of[r], operands, r, col);
+      T* const to = p.c + r * p.c_row + col;
+      to[0] = ptx::from_float<T>(sums.of[r][0][0]);
+      if (col + 1 < p.n) to[1] = ptx::from_float<T>(sums.of[r][0][1]);
+    }
+  }
+};
+
+}  // namespace stof::gemm

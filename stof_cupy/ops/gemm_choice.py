@@ -1,0 +1,168 @@
+"""Which way a product is computed: what was measured of it on this GPU, else what the model says.
+
+`gemm_timing.measure` times the ways that may be the fastest, cuBLASLt's among them, and keeps the
+times in a file of the GPU; here that file is read. Nothing is measured by a call of `gemm`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from stof_cupy.jit.device import DeviceFacts
+from stof_cupy.ops import gemm_model, gemm_vendor
+from stof_cupy.ops.attention_calibration import path_of as attention_path_of
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_few_rows import Config as FewRows
+from stof_cupy.ops.gemm_sm90 import Layout, Plan
+from stof_cupy.ops.gemm_vendor import Vendor
+
+__all__ = [
+    "APART",
+    "Choice",
+    "Times",
+    "choices",
+    "keep",
+    "key_of",
+    "name_of",
+    "norm",
+    "path_of",
+    "times_of",
+]
+
+Choice: TypeAlias = gemm_model.Choice | Vendor | FewRows
+"""One way to compute a product."""
+
+Times: TypeAlias = Mapping[str, float]
+"""Microseconds of ways to compute a product, by `name_of`."""
+
+APART = "apart"
+"""The name of a product and a LayerNorm in two kernels."""
+
+_VERSION = 1
+"""Of our kernels: times of others do not count."""
+
+
+def name_of(choice: Choice) -> str:
+    """Return what tells a way from all others for the same product.
+
+    Examples
+    --------
+    >>> name_of(Vendor(0))
+    'cublaslt 0'
+    """
+    if isinstance(choice, FewRows):
+        return f"few rows {choice.rows}x{choice.slices}"
+    if isinstance(choice, Vendor):
+        return f"cublaslt {choice.rank}"
+    if isinstance(choice, Plan):
+        pieces = f" {choice.splits}" if choice.splits > 1 else ""
+        return f"sm90 {choice.config.name}{pieces}{' stream' if choice.stream else ''}"
+    return f"sm80 {choice.tile.m}x{choice.tile.n}"
+
+
+def key_of(problem: Problem, found: Layout | None, *, norm: bool = False) -> str:
+    """Return what a product is called in the file.
+
+    Examples
+    --------
+    >>> key_of(Problem("float16", 8, 16, 64), Layout(transposed_b=True))
+    'float16 8x16x64 km'
+    """
+    layout = "any"
+    if found is not None:
+        layout = "".join("km"[each] for each in (found.transposed_a, found.transposed_b))
+    sizes = f"{problem.m}x{problem.n}x{problem.k}{problem.epilogue.name}"
+    return f"{problem.dtype} {sizes} {layout}{' norm' if norm else ''}"
+
+
+@lru_cache(maxsize=4096)
+def choices(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple[Choice, ...]:
+    """Return what to run: the first that can be, of which the last always can.
+
+    cuBLASLt is among them where it was measured to be the fastest. The last 4096 answers are kept.
+
+    Examples
+    --------
+    >>> l4 = DeviceFacts("NVIDIA L4", "89", (8, 9), 58, 101376, 102400, 48 << 20, 2040000, 24 << 30)
+    >>> [name_of(each) for each in choices(Problem("float16", 8, 16, 64), None, l4)]
+    ['sm80 64x64']
+    """
+    ours = {name_of(c): c for c in gemm_model.candidates(problem, found, facts)}
+    first: list[Choice] = []
+    times = times_of(facts, key_of(problem, found))
+    for name in sorted(times, key=lambda name: times[name]):
+        if name in ours:
+            return (*first, ours[name])
+        kind, _, rank = name.partition(" ")
+        if kind == "cublaslt" and rank.isdecimal() and gemm_vendor.fault(problem) is None:
+            first.append(Vendor(int(rank)))
+    return (*first, gemm_model.choose(problem, found, facts))
+
+
+@lru_cache(maxsize=4096)
+def norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Plan | None:
+    """Return how to compute a product and normalise its rows in one kernel; None: in two."""
+    plans = {name_of(plan): plan for plan in gemm_model.norm_candidates(problem, found, facts)}
+    times = times_of(facts, key_of(problem, found, norm=True))
+    known = [name for name in times if name in plans or name == APART]
+    if not known:
+        return gemm_model.choose_norm(problem, found, facts)
+    return plans.get(min(known, key=lambda name: times[name]))
+
+
+# ---------------------------------------------------------------- the file
+
+
+def path_of(facts: DeviceFacts) -> Path:
+    """Return the file of a GPU model and driver below the cache directory.
+
+    Examples
+    --------
+    >>> l4 = DeviceFacts("NVIDIA L4", "89", (8, 9), 58, 101376, 102400, 48 << 20, 2040000, 24 << 30)
+    >>> path_of(l4).name
+    'gemm-nvidia-l4-driver-0.json'
+    """
+    path = attention_path_of(facts)
+    return path.with_name(path.name.replace("attention", "gemm", 1))
+
+
+def times_of(facts: DeviceFacts, key: str) -> Times:
+    """Return what was measured of a product on a GPU; nothing if it was not."""
+    return _stored(path_of(facts)).get(key, {})
+
+
+def keep(facts: DeviceFacts, key: str, times: Times) -> None:
+    """Add the times of a product to the file of a GPU."""
+    path = path_of(facts)
+    every = {**_read(path), key: {name: round(us, 3) for name, us in times.items()}}
+    record = {"version": _VERSION, "gpu": facts.name, "driver": facts.driver, "us": every}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(f".{os.getpid()}.tmp")
+    aside.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    aside.replace(path)  # whole or not at all, whoever else writes
+    for cached in (_stored, choices, norm):
+        cached.cache_clear()
+
+
+@lru_cache(maxsize=16)
+def _stored(path: Path) -> dict[str, dict[str, float]]:
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """Return the times in a file; none if there is none, or it is not what `keep` writes."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["version"] != _VERSION:
+            return {}
+        return {
+            str(key): {str(name): float(us) for name, us in times.items()}
+            for key, times in stored["us"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

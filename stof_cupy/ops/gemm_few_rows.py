@@ -1,0 +1,128 @@
+"""The GEMM of few rows, a token of a decoder say: B is read once, and nothing else takes time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stof_cupy.jit.decoder_kernels import FEW_ROWS, gemm_few_rows
+from stof_cupy.jit.epilogues import EpilogueKind
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.ops._arrays import Array, aligned, pointer
+from stof_cupy.ops.gemm_args import Problem, strides
+from stof_cupy.ops.gemm_sm80 import layout
+
+__all__ = ["Config", "config_for", "fields", "launch"]
+
+_COLUMNS = 2
+"""Columns of the output that a warp computes."""
+
+_WARPS = 4
+_BUSY = 16
+"""Warps of an SM that keep memory busy."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How: the rows that the kernel is compiled for, and the warps that share a column's sum."""
+
+    rows: int
+    slices: int
+
+    def spec(self, problem: Problem, *, normed: bool = False) -> KernelSpec:
+        """Return the kernel for `problem`, after RMSNorm or not."""
+        return gemm_few_rows(problem.dtype, self.rows, self.slices, problem.epilogue, normed=normed)
+
+    def blocks(self, problem: Problem) -> int:
+        """Return the number of CTAs."""
+        return -(-problem.n // (_COLUMNS * _WARPS // self.slices))
+
+
+def config_for(problem: Problem, a: Array, b: Array, sm_count: int) -> Config | None:
+    """Return how to compute a product of few rows; None if it has more, or lies otherwise.
+
+    Parameters
+    ----------
+    problem : Problem
+    a, b : cupy.ndarray
+        ``(M, K)`` and ``(N, K)``.
+    sm_count : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.zeros((1, 576), np.float16), np.zeros((960, 576), np.float16)
+    >>> config_for(Problem("float16", 1, 960, 576), a, b, 132)
+    Config(rows=1, slices=4)
+    """
+    kind = problem.epilogue
+    known = EpilogueKind(kind.scale, kind.bias, kind.activation, kind.gated, kind.residual)
+    if not 0 < problem.m <= FEW_ROWS[-1] or not problem.n or kind != known:
+        return None
+    if layout(a) != "k" or layout(b, kind.halves) != "k":
+        return None
+    rows = next(rows for rows in FEW_ROWS if problem.m <= rows)
+    slices, warps = 1, -(-problem.n // _COLUMNS)
+    # A slice reads 256 elements at a time: there have to be as many for each.
+    while slices < _WARPS and warps * slices < sm_count * _BUSY and problem.k >= 256 * slices:
+        slices *= 2
+    return Config(rows, slices)
+
+
+def launch(
+    config: Config,
+    problem: Problem,
+    a: Array,
+    b: Array,
+    c: Array,
+    *,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    scale: float = 1.0,
+    stages: Any = None,
+    norm: Array | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`.
+
+    None of `stages` is in an epilogue that `config_for` takes.
+
+    Parameters
+    ----------
+    norm : cupy.ndarray, optional
+        Shape ``(K,)``, 16-byte aligned: rows of A are normalised by `eps` and this weight first.
+    """
+    from stof_cupy.jit.launch import kernel
+
+    run = kernel(config.spec(problem, normed=norm is not None), c.device.id)
+    params = run.pack(**fields(problem, a, b, c, bias, residual, scale, norm, eps))
+    run((config.blocks(problem),), params)
+
+
+def fields(
+    problem: Problem,
+    a: Array,
+    b: Array,
+    c: Array,
+    bias: Array | None,
+    residual: Array | None,
+    scale: float,
+    norm: Array | None = None,
+    eps: float = 0.0,
+) -> dict[str, Any]:
+    """Return the kernel's parameters."""
+    residual_row = 0 if residual is None else strides(residual)[0]
+    return {
+        "a": pointer(a),
+        "b": pointer(b),
+        "c": pointer(c),
+        "bias": pointer(bias),
+        "residual": pointer(residual),
+        "residual_row": residual_row,
+        **{"c_row": strides(c)[0], "a_row": strides(a)[0], "b_row": strides(b)[0]},
+        "norm": pointer(norm),
+        **{"m": problem.m, "n": problem.n, "k": problem.k},
+        "pairs_residual": residual is not None and aligned(residual, 4, residual_row),
+        "scale": scale,
+        "eps": eps,
+    }

@@ -1,0 +1,211 @@
+"""A norm before a product, applied after it: no normalised rows are ever written.
+
+``layer_norm(x) @ w.T + bias`` with weights g and shift s of the norm is
+
+    (x @ v.T - mean * sums) / deviation + c    with v = w * g, sums of v's rows, c = bias + w @ s
+
+and of an RMSNorm the same without the mean. The sums are those of v as it is rounded, or the mean
+would not cancel. Rows whose mean is far beyond their deviation lose digits as in any one-pass sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
+from stof_cupy.jit import gemm_statistics
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.ops._arrays import (
+    FLOAT32_MAX,
+    FLOAT32_TINY,
+    Array,
+    aligned,
+    backend,
+    check_dtype,
+    check_shape,
+    device_dtype,
+    pointer,
+    unit_last,
+)
+from stof_cupy.ops.epilogue import SLAB
+from stof_cupy.ops.gemm_args import as_rows
+
+__all__ = ["Folded", "fold_norm", "merged_statistics", "row_statistics"]
+
+
+class Folded(NamedTuple):
+    """What a norm becomes.
+
+    Attributes
+    ----------
+    weight : ndarray (N, K)
+        In place of ``w``, its type.
+    sums : float32 ndarray (N,)
+        For `Normed`.
+    bias : ndarray (N,) or None
+        In place of the bias; None if there is none to add.
+    """
+
+    weight: Any
+    sums: Any
+    bias: Any
+
+
+def fold_norm(w: Any, weight: Any, shift: Any | None = None, bias: Any | None = None) -> Folded:
+    """Multiply the weights of a norm into those of the product after it, once, on the host.
+
+    Parameters
+    ----------
+    w : numpy.ndarray (N, K)
+    weight : numpy.ndarray (K,)
+        Of the norm.
+    shift : numpy.ndarray (K,), optional
+        Of a LayerNorm.
+    bias : numpy.ndarray (N,), optional
+        Of the product.
+
+    Raises
+    ------
+    ShapeError
+        If they do not fit.
+
+    Examples
+    --------
+    >>> x, w = np.float32([[1, 3]]), np.float32([[1, 1], [0, 1]])
+    >>> v = fold_norm(w, np.float32([1, 2]))
+    >>> mean, scale = row_statistics(x, eps=1e-12).T
+    >>> (x @ v.weight.T - mean * v.sums) * scale  # layer_norm(x) is -1, 2
+    array([[1., 2.]], dtype=float32)
+    """
+    rows, k = w.shape
+    for name, y, size in (("weight", weight, k), ("shift", shift, k), ("bias", bias, rows)):
+        if y is not None:
+            check_shape(name, y, (size,))
+    wide = w.astype(np.float64)
+    folded = (wide * weight.astype(np.float64)).astype(w.dtype)
+    added = None
+    if shift is not None or bias is not None:
+        added = np.zeros(rows)
+        added += 0 if shift is None else wide @ shift.astype(np.float64)
+        added += 0 if bias is None else bias.astype(np.float64)
+        added = added.astype(w.dtype)
+    return Folded(folded, folded.astype(np.float64).sum(axis=1).astype(np.float32), added)
+
+
+def row_statistics(
+    x: Array, *, eps: float, centred: bool = True, out: Array | None = None
+) -> Array:
+    """Return mean and ``1 / sqrt(variance + eps)`` of each row, for `Normed`.
+
+    Parameters
+    ----------
+    x : ndarray
+        Shape ``(..., K)``; NumPy or CuPy. On CUDA float16 or bfloat16, on NumPy any float.
+    eps : float
+        Added to the variance; positive.
+    centred : bool
+        False: the mean counts as zero, as in an RMSNorm.
+    out : float32 ndarray, optional
+        ``(rows, 2)``, contiguous.
+
+    Returns
+    -------
+    float32 ndarray (rows, 2)
+
+    Raises
+    ------
+    ShapeError, DTypeError, ArgumentError, DeviceError, UnsupportedError
+        If an argument does not fit.
+
+    Examples
+    --------
+    >>> row_statistics(np.float32([[1, 3]]), eps=1e-12)
+    array([[2., 1.]], dtype=float32)
+    """
+    where = backend(x=x, out=out)
+    check_dtype("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ShapeError(mismatch("x", tuple(x.shape), "(..., K) with K at least 1"))
+    count = int(np.prod(x.shape[:-1], dtype=np.int64))
+    _check(eps, out, count)
+    if where == "numpy":
+        wide = x.reshape(count, -1).astype(np.float64)
+        mean = wide.mean(axis=1) if centred else np.zeros(count)
+        squares = np.square(wide - mean[:, None]).mean(axis=1)
+        return _stored(mean, squares, eps, out)
+    rows = as_rows(unit_last(x))
+    step = rows.strides[0] // rows.itemsize
+    fields = {"x": pointer(rows), "x_row": step, "wide": aligned(rows, 16, step)}
+    fields |= {"cols": rows.shape[1], "centred": centred, "eps": eps}
+    return _launch(gemm_statistics.row_statistics(device_dtype("x", x)), rows, out, fields)
+
+
+def merged_statistics(
+    parts: Array, columns: int, *, eps: float, centred: bool = True, out: Array | None = None
+) -> Array:
+    """Return what `row_statistics` would, from the statistics that a product told.
+
+    Parameters
+    ----------
+    parts : float32 ndarray
+        ``(rows, ceil(columns / 64), 2)``, contiguous: see ``Epilogue.statistics``.
+    columns : int
+        Of the rows.
+    eps, centred, out
+        As in `row_statistics`.
+
+    Examples
+    --------
+    >>> merged_statistics(np.float32([[[2, 2]]]), 2, eps=1e-12)  # of 1 and 3
+    array([[2., 1.]], dtype=float32)
+    """
+    where = backend(parts=parts, out=out)
+    if parts.dtype != np.float32:
+        raise DTypeError(mismatch("parts", parts.dtype.name, "float32"))
+    check_shape("parts", parts, ("rows", -(-columns // SLAB), 2))
+    if not parts.flags.c_contiguous or columns < 1:
+        raise ArgumentError(mismatch("parts", "strides", "a contiguous array of some columns"))
+    _check(eps, out, len(parts))
+    if where == "numpy":
+        sizes = np.minimum(SLAB, columns - SLAB * np.arange(parts.shape[1]))
+        means, squares = np.moveaxis(parts.astype(np.float64), 2, 0)
+        mean = (means * sizes).sum(axis=1) / columns if centred else np.zeros(len(parts))
+        squares = (squares + np.square(means - mean[:, None]) * sizes).sum(axis=1)
+        return _stored(mean, squares / columns, eps, out)
+    fields = {"parts": pointer(parts), "cols": columns, "centred": centred, "eps": eps}
+    return _launch(gemm_statistics.merged_statistics(), parts, out, fields)
+
+
+def _check(eps: float, out: Array | None, rows: int) -> None:
+    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
+        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    if out is None:
+        return
+    check_shape("out", out, (rows, 2))
+    if out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise DTypeError(mismatch("out", out.dtype.name, "contiguous float32"))
+
+
+def _stored(mean: Any, variance: Any, eps: float, out: Array | None) -> Array:
+    found = np.stack([mean, 1 / np.sqrt(variance + eps)], axis=1).astype(np.float32)
+    if out is None:
+        return found
+    out[...] = found
+    return out
+
+
+def _launch(spec: KernelSpec, x: Array, out: Array | None, fields: dict[str, Any]) -> Array:
+    """Run a kernel on the device of `x` and CuPy's current stream, one warp for each row of it."""
+    import cupy
+
+    from stof_cupy.jit.launch import kernel
+
+    with cupy.cuda.Device(x.device.id):
+        run = kernel(spec, x.device.id)
+        if out is None:
+            out = cupy.empty((len(x), 2), np.float32)
+        params = run.pack(**fields, out=pointer(out), rows=len(x))
+        run((-(-len(x) // (spec.threads // 32)),), params)
+    return out

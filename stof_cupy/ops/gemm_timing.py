@@ -1,0 +1,167 @@
+"""Device times of products, for the choice among the ways to compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.dtypes import as_dtype
+from stof_cupy.jit import device
+from stof_cupy.jit.device import DeviceFacts
+from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor
+from stof_cupy.ops.attention_timing import graph_us
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_choice import Choice
+from stof_cupy.ops.gemm_sm90 import Layout, Norm
+from stof_cupy.ops.gemm_vendor import Vendor
+from stof_cupy.ops.norm import layer_norm
+
+__all__ = ["measure", "measure_norm", "normal", "to_time"]
+
+NEAR = 1.5
+"""Times the best prediction: what may be the fastest."""
+
+MOST = 8
+"""How many of our own are timed at most."""
+
+_FEW_ROWS = 64  # for which the weights come from memory
+_COPIES = 40  # of the weights, one for each launch of a graph
+
+
+def to_time(problem: Problem, found: Layout | None, facts: DeviceFacts) -> list[Choice]:
+    """Return the ways of which one may be the fastest: the model's choice first, cuBLASLt last."""
+    ranked = gemm_model.explain(problem, found, facts)
+    near = [each.choice for each in ranked if each.us <= NEAR * ranked[0].us]
+    chosen: list[Choice] = [*near[:MOST]]
+    if gemm_vendor.binding() is not None and gemm_vendor.fault(problem) is None:
+        chosen += [Vendor(rank) for rank in range(gemm_vendor.RANKS)]
+    return chosen
+
+
+def measure(
+    problem: Problem, found: Layout | None = None, *, again: bool = False
+) -> gemm_choice.Times:
+    """Time the ways to compute a product on CuPy's current device, and keep what was found.
+
+    From then on `gemm` takes the fastest for such a product. Takes about 20 ms for each way, and a
+    second for each kernel that was never compiled; no stream may be captured meanwhile.
+
+    Parameters
+    ----------
+    problem : Problem
+    found : Layout, optional
+        How A and B lie; default: both contiguous along K, as a weight is that is passed as ``w.T``.
+    again : bool
+        Measure even if that was done before.
+
+    Returns
+    -------
+    mapping of str to float
+        Microseconds by `gemm_choice.name_of`; empty if there is nothing to choose from.
+    """
+    found = found or Layout()
+    facts = device.facts(device.current())
+    key = gemm_choice.key_of(problem, found)
+    known = gemm_choice.times_of(facts, key)
+    if known and not again:
+        return known
+    times = {}
+    run = _calls(problem, found)
+    for choice in to_time(problem, found, facts):
+        ready = run(choice)
+        if ready is not None:
+            times[gemm_choice.name_of(choice)] = graph_us(ready)
+    gemm_choice.keep(facts, key, times)
+    return times
+
+
+def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
+    """Time a product whose rows are normalised as `measure` does: in one kernel, and in two."""
+    found, facts = Layout(), device.facts(device.current())
+    key = gemm_choice.key_of(problem, found, norm=True)
+    known = gemm_choice.times_of(facts, key)
+    if known and not again:
+        return known
+    measure(problem, found, again=again)
+    (a, b, out), epilogue = _arrays(problem, found), _epilogue(problem)
+    weight, shift = (normal((problem.n,), problem.dtype, seed) for seed in (4, 5))
+
+    def apart() -> None:
+        gemm.gemm(a, b.T, epilogue=epilogue, out=out)
+        layer_norm(out, weight, shift, eps=1e-5, out=out)
+
+    times = {gemm_choice.APART: graph_us(apart)}
+    for plan in gemm_model.norm_candidates(problem, found, facts):
+        norm = Norm(weight, shift, 1e-5)
+        whole = partial(gemm_norm.launch, plan, problem, a, b.T, epilogue, norm, out)
+        times[gemm_choice.name_of(plan)] = graph_us(whole)
+    gemm_choice.keep(facts, key, times)
+    return times
+
+
+def normal(shape: tuple[int, ...], dtype: str, seed: int, scale: float = 1.0) -> Any:
+    """Return normal numbers on CuPy's current device, float16 or bfloat16.
+
+    Their bits matter: a product of zeros draws less power, and runs at a higher clock.
+    """
+    import cupy
+
+    x = cupy.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    x *= np.float32(scale)
+    if dtype == "float16":
+        return x.astype(np.float16)
+    upper = (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)  # halves of float32's bits
+    return upper.view(as_dtype("bfloat16"))
+
+
+def _arrays(problem: Problem, found: Layout) -> tuple[Any, Any, Any]:
+    """Return A ``(M, K)``, B ``(N, K)`` and the result."""
+    import cupy
+
+    p = problem
+    a, b = (
+        normal((p.k, rows), p.dtype, seed, scale).T
+        if transposed
+        else normal((rows, p.k), p.dtype, seed, scale)
+        for rows, transposed, seed, scale in (
+            (p.m, found.transposed_a, 0, 1.0),
+            (p.columns, found.transposed_b, 1, p.k**-0.5),
+        )
+    )
+    return a, b, cupy.empty((p.m, p.n), a.dtype)
+
+
+def _epilogue(problem: Problem) -> Epilogue:
+    kind, dtype = problem.epilogue, problem.dtype
+    return Epilogue(
+        bias=normal((problem.columns,), dtype, 2) if kind.bias else None,
+        activation=kind.activation,
+        residual=normal((problem.m, problem.n), dtype, 3) if kind.residual else None,
+        gated=kind.gated,
+        scale=0.5 if kind.scale else None,
+    )
+
+
+def _calls(
+    problem: Problem, found: Layout
+) -> Callable[[gemm_choice.Choice], Callable[[], None] | None]:
+    """Return what makes a call of each way, or None; few rows meet new weights at every call."""
+    a, b, out = _arrays(problem, found)
+    operands = gemm.operands_of(_epilogue(problem))
+    weights = [b]
+    if problem.m <= _FEW_ROWS:
+        weights += [b.T.copy().T if found.transposed_b else b.copy() for _ in range(_COPIES - 1)]
+
+    def call(choice: Choice) -> Callable[[], None] | None:
+        runs = [gemm.prepared(choice, problem, a, each, out, operands) for each in weights]
+        if None in runs:
+            return None
+        turns = cycle(runs)
+        return lambda: next(turns)()  # type: ignore[misc]
+
+    return call

@@ -1,0 +1,56 @@
+"""What a decoded token asks of CUDA, found out without a GPU: one graph, and no waiting for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tests.runtime.fake_cuda")
+CASES = ("gpt2", "llama", "gemma3")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.models.decode_path", str(tmp_path_factory.mktemp("cache"))],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def kinds(run: list[list[str]]) -> list[str]:
+    return [kind for kind, _ in run]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_token_is_one_graph(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    first, second = (kinds(run) for run in told[case]["runs"])
+    assert first.count("capture") == 2  # its begin and end
+    assert not second.count("capture") and not second.count("malloc")
+    # The first of six tokens comes from the prompts.
+    assert second.count("graph") == 5
+    assert not second.count("sync") and not second.count("download")
+    tokens = second[second.index("graph") :]
+    # From one graph to the next: no kernel, no upload, one copy of tokens that nobody waits for.
+    between = tokens[: len(tokens) - tokens[::-1].index("graph")]
+    assert {*between} <= {"graph", "event", "wait", "async"}
+    assert between.count("async") == between.count("graph") - 1
+
+
+def test_kernels_of_a_layer(told: dict[str, Any]) -> None:
+    run = told["llama"]["runs"][0]
+    begin, end = (i for i, (kind, _) in enumerate(run) if kind == "capture")
+    names = Counter(name.split("_f16")[0] for kind, name in run[begin:end] if kind == "launch")
+    # Three layers; of the rotary embeddings of queries and keys there may be one or two.
+    assert names["gemm_few_rows"] == 3 * 4 + 1 and names["kv_cache"] == 3 and names["greedy"] == 1
+    assert names["rms_norm"] == 1 and names["rotary"] in (3, 6)
+    assert names["attention_sm80"] + names["attention_rowwise"] == 3

@@ -1,0 +1,87 @@
+"""benchmarks/summary_gemm.py and gemm_regret.py without a GPU: their files and their tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import gemm_cells
+import gemm_regret
+import numpy as np
+import pytest
+import summary_gemm
+
+from stof_cupy.ops import gemm_model
+from stof_cupy.ops.gemm_choice import name_of
+from stof_cupy.ops.gemm_model import Constants
+from stof_cupy.ops.gemm_sm90 import Layout
+from tests.ops.gpus import H100
+
+TRUTH = replace(Constants(), tensor=0.4, gelu=1.0)
+"""The GPU of these tests is a model."""
+
+
+def written(path: Path, ours: float, cells: list[tuple[str, Any]], **ways: float) -> Path:
+    """Write a results file: ours takes `ours` of the best time, others theirs."""
+    found: list[Any] = [{"way": "copy", "gbytes_per_s": 3000.0, "facts": asdict(H100)}]
+    for kind, shape in cells:
+        problem = gemm_cells.problem_of(kind, shape)
+        every = gemm_model.explain(problem, Layout(), H100)
+        truth = gemm_model.explain(problem, Layout(), H100, TRUTH)
+        near = {each.choice for each in (*every[:8], *truth[:8])}
+        times = {name_of(each.choice): each.us for each in truth if each.choice in near}
+        common = {"kind": kind, "shape": list(shape), "graph": True, "gbytes_per_s": 1500.0}
+        best = min(times.values()) / 1e3
+        more = {"choice": "c", "model": name_of(every[0].choice), "times": times}
+        found.append({**common, **more, "way": "ours", "device_p50_ms": ours * best})
+        found += [{**common, "way": w, "device_p50_ms": t * best} for w, t in ways.items()]
+    path.write_text(json.dumps({"benchmarks": [{"extra_info": info} for info in found]}))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _all_of_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
+
+
+def test_the_grid_is_the_issues() -> None:
+    assert len(gemm_cells.shapes("plain")) == 6 * 11 + 2
+    assert max(n for _, n, _ in gemm_cells.shapes("layer_norm")) == 2048
+    assert all(gemm_cells.problem_of("swiglu", s).columns == s[1] for s in [(16, 3072, 768)])
+
+
+def test_goals(tmp_path: Path) -> None:
+    shapes = [(1, 16_384, 2048), (16, 3072, 2048), (512, 768, 768), (8192, 8192, 8192)]
+    cells = [("plain", shape) for shape in shapes] + [("bias_gelu", (32_768, 3072, 768))]
+    first = written(tmp_path / "a", 1.0, cells, matmul=1.1, Lt=1.2, templates=2.0)
+    read, copy = summary_gemm.read([first])
+    assert [cell.shape for cell in read] == [shape for _, shape in cells] and copy == 3000
+    goals = "\n".join(summary_gemm.goals(read, copy))
+    assert "plain: 4 cells, 4 won, geomean 1.100x, worst 1.10x" in goals
+    assert "plain, our templates alone, M >= 512: 2 cells, 0 won, geomean 0.550x" in goals
+    assert "M = 32768, K <= 1024: 1 cells, 1 won, geomean 1.100x" in goals and "NOT met" in goals
+    assert "(1, 16384, 2048): 0.50 of the copy's bandwidth; wanted 0.85: NOT met" in goals
+    assert "(16, 3072, 2048): 0.50 of the copy's bandwidth; wanted 0.6: NOT met" in goals
+    # A cell of a later file is that file's alone.
+    second = written(tmp_path / "b", 1.0, cells[2:3], compile=0.9)
+    read, _ = summary_gemm.read([first, second])
+    (cell,) = (cell for cell in read if cell.shape == (512, 768, 768))
+    assert cell.ratio() == pytest.approx(0.9) and cell.peer is not None
+    assert cell.peer[1] == "compile" and "0.90x compile" in str(cell)
+
+
+def test_regret_and_better_constants(tmp_path: Path) -> None:
+    shapes = [s for s in gemm_cells.shapes("bias_gelu") if s[0] in (128, 4096)]
+    path = written(tmp_path / "a", 1.0, [("bias_gelu", shape) for shape in shapes], Lt=1.0)
+    cells, facts = gemm_regret.read([path])
+    assert facts == H100 and len(cells) == len(shapes)
+
+    def mean(constants: Constants) -> float:
+        return float(np.mean([gemm_regret.regret(cell, facts, constants)[0] for cell in cells]))
+
+    assert mean(TRUTH) == 1.0
+    before = mean(Constants())
+    assert before > 1.01
+    assert mean(gemm_regret.improve(cells, facts)) < 1 + (before - 1) / 3

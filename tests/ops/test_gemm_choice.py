@@ -1,0 +1,141 @@
+"""The choice among ways to compute a product: what was measured, and where that is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stof_cupy.jit.epilogues import EpilogueKind
+from stof_cupy.ops import gemm_choice, gemm_model, gemm_timing, gemm_vendor
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_sm90 import Layout
+from stof_cupy.ops.gemm_vendor import Vendor
+from tests.ops.test_gemm_model import A100, H100
+
+PROBLEM = Problem("bfloat16", 512, 768, 768, EpilogueKind(bias=True))
+HERE = Layout()
+CACHED = (gemm_choice.choices, gemm_choice.norm, gemm_choice._stored)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
+    for each in (*CACHED, gemm_model.choose, gemm_model.choose_norm):
+        each.cache_clear()
+    yield
+    for each in (*CACHED, gemm_model.choose, gemm_model.choose_norm):
+        each.cache_clear()
+
+
+def names(problem: Problem = PROBLEM, facts: Any = H100) -> list[str]:
+    return [gemm_choice.name_of(each) for each in gemm_choice.choices(problem, HERE, facts)]
+
+
+def keep(times: dict[str, float], **how: bool) -> None:
+    gemm_choice.keep(H100, gemm_choice.key_of(PROBLEM, HERE, **how), times)
+
+
+def test_names_tell_ways_apart() -> None:
+    for problem in (PROBLEM, Problem("float16", 16, 2048, 8192)):
+        every = [gemm_choice.name_of(c) for c in gemm_model.candidates(problem, HERE, H100)]
+        assert len(set(every)) == len(every) > 20
+    every = [gemm_choice.name_of(c) for c in gemm_model.norm_candidates(PROBLEM, HERE, H100)]
+    assert len(set(every)) == len(every) == 3
+
+
+def test_keys_tell_products_apart() -> None:
+    def key(*sizes: int, found: Layout | None = HERE, norm: bool = False, **kind: Any) -> str:
+        problem = Problem("float16", *sizes, EpilogueKind(**kind))
+        return gemm_choice.key_of(problem, found, norm=norm)
+
+    keys = {
+        key(8, 16, 64),
+        key(16, 8, 64),
+        key(8, 16, 64, bias=True),
+        key(8, 16, 64, activation="silu", gated=True),
+        key(8, 16, 64, activation="silu"),
+        key(8, 16, 64, found=Layout(transposed_a=True)),
+        key(8, 16, 64, found=Layout(transposed_b=True)),
+        key(8, 16, 64, found=None),
+        key(8, 16, 64, norm=True),
+        gemm_choice.key_of(Problem("bfloat16", 8, 16, 64), HERE),
+    }
+    assert len(keys) == 10
+
+
+def test_what_was_never_measured_is_the_models() -> None:
+    (name,) = names()
+    assert name == gemm_choice.name_of(gemm_model.choose(PROBLEM, HERE, H100))
+
+
+def test_the_fastest_is_chosen_and_one_of_ours_comes_last() -> None:
+    keep({"sm90 128x128_c1": 7.0, "cublaslt 1": 5.0, "cublaslt 0": 6.0, "sm80 128x128": 9.0})
+    assert names() == ["cublaslt 1", "cublaslt 0", "sm90 128x128_c1"]
+    keep({"sm90 128x128_c1": 4.0, "cublaslt 1": 5.0})
+    assert names() == ["sm90 128x128_c1"]
+    keep({"cublaslt 0": 5.0})
+    assert names() == ["cublaslt 0", gemm_choice.name_of(gemm_model.choose(PROBLEM, HERE, H100))]
+    # Of this product on this GPU alone.
+    assert len(names(Problem("bfloat16", 513, 768, 768, EpilogueKind(bias=True)))) == 1
+    assert names(facts=A100)[0].startswith("sm80")
+
+
+def test_names_that_are_none_are_passed_over() -> None:
+    keep({"sm90 1x1_c9": 1.0, "cublaslt x": 1.0, "else": 2.0, "sm80 64x64": 3.0})
+    assert names() == ["sm80 64x64"]
+    path = gemm_choice.path_of(H100)
+    for text in ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 1, "us": 3}'):
+        path.write_text(text)
+        for each in CACHED:
+            each.cache_clear()
+        assert names() == [gemm_choice.name_of(gemm_model.choose(PROBLEM, HERE, H100))]
+
+
+def test_an_epilogue_that_cublaslt_has_not() -> None:
+    silu = Problem("bfloat16", 512, 768, 768, EpilogueKind(activation="silu"))
+    gemm_choice.keep(H100, gemm_choice.key_of(silu, HERE), {"cublaslt 0": 1.0, "sm80 64x64": 2.0})
+    assert names(silu) == ["sm80 64x64"]
+
+
+def test_rows_that_are_normalised_in_one_kernel_or_in_two() -> None:
+    plan = next(gemm_model.norm_candidates(PROBLEM, HERE, H100))
+    name = gemm_choice.name_of(plan)
+    keep({gemm_choice.APART: 1.0, name: 2.0}, norm=True)
+    assert gemm_choice.norm(PROBLEM, HERE, H100) is None
+    keep({gemm_choice.APART: 3.0, name: 2.0}, norm=True)
+    assert gemm_choice.norm(PROBLEM, HERE, H100) == plan
+    keep({"else": 1.0}, norm=True)
+    expected = gemm_model.choose_norm(PROBLEM, HERE, H100)
+    assert gemm_choice.norm(PROBLEM, HERE, H100) == expected
+
+
+def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_vendor, "binding", lambda: None)
+    ours = gemm_timing.to_time(PROBLEM, HERE, H100)
+    assert ours[0] == gemm_model.choose(PROBLEM, HERE, H100)
+    assert 1 < len(ours) <= gemm_timing.MOST and not any(isinstance(c, Vendor) for c in ours)
+    monkeypatch.setattr(gemm_vendor, "binding", lambda: object())
+    assert gemm_timing.to_time(PROBLEM, HERE, H100) == [*ours, Vendor(0), Vendor(1), Vendor(2)]
+    gated = Problem("bfloat16", 512, 768, 768, EpilogueKind(activation="silu", gated=True))
+    assert not any(isinstance(c, Vendor) for c in gemm_timing.to_time(gated, HERE, H100))
+
+
+@pytest.mark.gpu
+def test_measuring() -> None:
+    from stof_cupy.jit import device
+
+    pytest.importorskip("cupy")
+    facts = device.facts()
+    for problem in (PROBLEM, Problem("float16", 9, 512, 512)):
+        times = gemm_timing.measure(problem)
+        assert times and all(us > 0 for us in times.values())
+        assert gemm_timing.measure(problem) == pytest.approx(dict(times), abs=1e-3)
+        first = gemm_choice.name_of(gemm_choice.choices(problem, HERE, facts)[0])
+        assert first == min(times, key=lambda name: times[name])
+    times = gemm_timing.measure_norm(PROBLEM)
+    assert gemm_choice.APART in times

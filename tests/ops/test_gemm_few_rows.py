@@ -1,0 +1,177 @@
+"""The GEMM of few rows: when it is used, and its code, compiled for the CPU, on odd sizes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy.errors import ShapeError
+from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
+from stof_cupy.ops import gemm_few_rows, reference, reference_decoder
+from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm import gemm
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_few_rows import Config, config_for
+from stof_cupy.ops.normed_gemm import _launch as normed_gemm_launch
+from stof_cupy.ops.normed_gemm import normed_gemm
+from stof_cupy.ops.rms_norm import rms_norm
+from stof_cupy.testing import assert_close, poison, random_array, rng
+from tests.masks import on_host
+from tests.ops import test_decoder_ops
+from tests.ops.test_decoder_ops import OnHost
+
+launched = test_decoder_ops.launched  # a fixture
+
+EVERY = EpilogueKind(scale=True, bias=True, activation="gelu", residual=True)
+GATED = EpilogueKind(bias=True, activation="silu", gated=True, residual=True)
+
+
+def arrays(problem: Problem, seed: int) -> tuple[Any, ...]:
+    g, p, kind = rng(seed), problem, problem.epilogue
+    pitch = -(-max(p.k, 1) // 8) * 8 + 8
+    a = random_array(g, (p.m, pitch), p.dtype)[:, : p.k]
+    b = random_array(g, (p.columns, pitch), p.dtype, max(p.k, 1) ** -0.5)[:, : p.k]
+    bias = random_array(g, (p.columns,), p.dtype) if kind.bias else None
+    residual = random_array(g, (p.m, p.n), p.dtype) if kind.residual else None
+    return a, b, bias, residual
+
+
+def expected(problem: Problem, a: Any, b: Any, bias: Any, residual: Any, **how: Any) -> Any:
+    kind = problem.epilogue
+    scale = 0.5 if kind.scale else None
+    return reference.gemm(
+        a, b.T, bias=bias, residual=residual, gated=kind.gated, activation=kind.activation,
+        scale=scale, **how,
+    )  # fmt: skip
+
+
+def compare(config: Config, problem: Problem, seed: int, *, normed: bool = False) -> None:
+    a, b, bias, residual = arrays(problem, seed)
+    norm = random_array(rng(seed), (problem.k,), problem.dtype) if normed else None
+    out = poison((problem.m, problem.n + 3), a.dtype)[:, : problem.n]
+    scale = 0.5 if problem.epilogue.scale else 1.0
+    fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale, norm, 1e-5)
+    spec = config.spec(problem, normed=normed)
+    on_host.launch(spec, (config.blocks(problem), 1), seed=seed, **fields)
+    if normed:
+        exact_a, low_a = (
+            reference_decoder.rms_norm(a, norm, eps=1e-5, precision=each)
+            for each in (None, problem.dtype)
+        )
+        low = expected(problem, low_a, b, bias, residual, precision=problem.dtype)
+        assert_close(out, expected(problem, exact_a, b, bias, residual), low)
+        return
+    exact = expected(problem, a, b, bias, residual)
+    assert_close(out, exact, expected(problem, a, b, bias, residual, precision=problem.dtype))
+    assert np.isnan(out.base[:, problem.n :].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(("rows", "slices"), [(1, 1), (1, 4), (2, 2), (4, 4)])
+def test_the_code_computes_products(rows: int, slices: int) -> None:
+    sizes = ((1, 1), (7, 8), (16, 256), (33, 576), (5, 1000), (40, 2051), (2, 5000))
+    for seed, (n, k) in enumerate(sizes):
+        m = 1 + (seed + rows - 1) % rows
+        compare(Config(rows, slices), Problem("float16", m, n, k), seed)
+
+
+@pytest.mark.parametrize("kind", [EVERY, GATED], ids=["every", "gated"])
+def test_the_code_of_every_stage(kind: EpilogueKind) -> None:
+    for rows, slices, m, n, k in ((1, 4, 1, 24, 700), (4, 1, 3, 40, 1100)):
+        compare(Config(rows, slices), Problem("bfloat16", m, n, k, kind), seed=rows)
+
+
+def test_the_code_normalises_rows_first() -> None:
+    for rows, slices, m, n, k in ((1, 4, 1, 25, 700), (4, 1, 3, 40, 1100), (2, 2, 2, 16, 64)):
+        compare(Config(rows, slices), Problem("float16", m, n, k, GATED), rows, normed=True)
+    compare(Config(1, 4), Problem("bfloat16", 1, 9, 576), 3, normed=True)
+
+
+def test_an_empty_sum() -> None:
+    compare(Config(1, 4), Problem("float16", 1, 10, 0, EpilogueKind(bias=True)), 0)
+
+
+def test_when_it_is_used() -> None:
+    def config(m: int, n: int, k: int, kind: EpilogueKind = PLAIN) -> Config | None:
+        a = np.zeros((m, k), np.float16)
+        b = np.zeros((n * kind.halves, k), np.float16)
+        return config_for(Problem("float16", m, n, k, kind), a, b, 132)
+
+    assert config(1, 49152, 576) == Config(1, 1)
+    assert config(3, 8192, 2048, GATED) == Config(4, 1)
+    assert config(2, 2048, 8192) == Config(2, 4)
+    assert config(1, 960, 64) == Config(1, 1)
+    assert config(5, 960, 576) is None and config(0, 960, 576) is None
+    a, b = np.zeros((1, 64), np.float16), np.zeros((64, 96), np.float16)
+    problem = Problem("float16", 1, 96, 64)
+    assert config_for(problem, a, np.ascontiguousarray(b.T), 132) is not None
+    assert config_for(problem, a, b.T, 132) is None  # along the other axis
+    odd = np.zeros((96, 65), np.float16)[:, :64]
+    assert config_for(problem, a, odd, 132) is None  # rows that are not aligned
+
+
+def test_norm_and_product_on_numpy_are_the_two_in_turn() -> None:
+    g = rng(4)
+    x, w = random_array(g, (2, 3, 40)), random_array(g, (18, 40))
+    norm, bias = random_array(g, (40,)), random_array(g, (18,))
+    how = Epilogue(bias, "silu", gated=True)
+    got = normed_gemm(x, norm, w.T, eps=1e-5, epilogue=how)
+    assert np.array_equal(got, gemm(rms_norm(x, norm, eps=1e-5), w.T, epilogue=how))
+    with pytest.raises(ShapeError, match="weight"):
+        normed_gemm(x, norm[:-1], w.T, eps=1e-5)
+
+
+def test_the_launching_code_of_norm_and_product(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stof_cupy.jit.device.facts", lambda _: SimpleNamespace(sm_count=132))
+    g = rng(5)
+    for shape in ((1, 1, 576), (3, 1, 576), (5, 1, 576)):
+        x, w = (random_array(g, s, "float16").view(OnHost) for s in (shape, (96, 576)))
+        norm = random_array(g, (576,), "float16").view(OnHost)
+        problem = Problem("float16", shape[0], 96, 576)
+        out = normed_gemm_launch(problem, x, norm, w.T, 1e-5, Epilogue(), None)
+        if shape[0] > 4:
+            assert out is None
+            continue
+        exact = reference.gemm(reference_decoder.rms_norm(x, norm, eps=1e-5), w.T)
+        low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
+        assert_close(np.asarray(out), exact, reference.gemm(low, w.T, precision="float16"))
+    assert launched == ["gemm_few_rows_f16_1x4_normed", "gemm_few_rows_f16_4x4_normed"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
+def test_on_the_gpu(kind: EpilogueKind, dtype: str) -> None:
+    import cupy
+
+    for rows in (1, 2, 4):
+        for slices in (1, 2, 4):
+            for m, n, k in ((rows, 576, 1536), (rows, 31, 70), (max(rows - 1, 1), 5000, 576)):
+                problem = Problem(dtype, m, n, k, kind)
+                host = arrays(problem, rows)
+                a, b, bias, residual = (None if x is None else cupy.asarray(x) for x in host)
+                out = cupy.full((m, n), np.nan, np.float32).astype(a.dtype)
+                gemm_few_rows.launch(
+                    Config(rows, slices), problem, a, b, out, bias=bias, residual=residual,
+                    scale=0.5 if kind.scale else 1.0,
+                )  # fmt: skip
+                low = expected(problem, *host, precision=dtype)
+                assert_close(out, expected(problem, *host), low)
+
+
+@pytest.mark.gpu
+def test_norm_and_product_on_the_gpu() -> None:
+    import cupy
+
+    g = rng(6)
+    for m, n, k in ((1, 960, 576), (3, 40, 2048), (9, 40, 64)):
+        x, norm, w = (random_array(g, s, "float16") for s in ((m, k), (k,), (n, k)))
+        on = [cupy.asarray(each) for each in (x, norm, w)]
+        got = normed_gemm(on[0], on[1], on[2].T, eps=1e-5)
+        exact = reference.gemm(reference_decoder.rms_norm(x, norm, eps=1e-5), w.T)
+        low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
+        assert_close(got, exact, reference.gemm(low, w.T, precision="float16"))
