@@ -5,20 +5,10 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
+from stof_cupy.jit.dependent import LaunchConfig
 from stof_cupy.jit.launch import Kernel
 
 __all__ = ["active_clusters"]
-
-
-class _Launch(ctypes.Structure):
-    """``CUlaunchConfig``."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "smem")),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("count", ctypes.c_uint),
-    )
 
 
 @cache
@@ -39,7 +29,7 @@ def active_clusters(kernel: Kernel, device: int, sm_count: int) -> int:
     if spec.cluster == 1:
         return everywhere
     grid = everywhere * spec.cluster
-    launch = _Launch(grid, 1, 1, spec.threads, 1, 1, spec.smem_bytes, None, None, 0)
+    launch = LaunchConfig((grid, 1, 1), (spec.threads, 1, 1), spec.smem_bytes)
     found = ctypes.c_int(0)
     try:
         ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters

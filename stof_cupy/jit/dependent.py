@@ -13,23 +13,35 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
-__all__ = ["DependentLaunch", "Function"]
+__all__ = ["DependentLaunch", "Function", "LaunchConfig"]
 
 _MAY_OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
-Function = Callable[..., None]
-"""Takes ``(grid, block, args, shared_mem=)``, as CuPy's do."""
+
+class Function(Protocol):
+    """What CuPy's functions are for us: a ``CUfunction``, and how it is launched."""
+
+    @property
+    def ptr(self) -> int:
+        """The driver's handle."""
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[np.void], shared_mem: int
+    ) -> None:
+        """Launch on CuPy's current stream."""
 
 
 class _Attribute(ctypes.Structure):
     _fields_ = (("id", ctypes.c_uint64), ("value", ctypes.c_uint32 * 16))
 
 
-class _Config(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
@@ -52,11 +64,11 @@ class DependentLaunch:
         It waits before it does anything.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Function) -> None:
         from cupy.cuda import driver, get_current_stream
 
         self._function = function  # it keeps the module
-        self._handle = ctypes.c_void_p(function.ptr)
+        self.ptr = function.ptr
         self._stream, self._check = get_current_stream, driver.check_status
 
     def __call__(
@@ -72,7 +84,7 @@ class DependentLaunch:
         (params,) = args
         stored = (ctypes.c_char * params.nbytes).from_buffer_copy(params.tobytes())
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(stored))
-        config = _Config(
+        config = LaunchConfig(
             (*grid, 1, 1)[:3],
             block,
             shared_mem,
@@ -80,7 +92,7 @@ class DependentLaunch:
             ctypes.pointer(_OVERLAPPING),
             1,
         )
-        status = _launcher()(ctypes.byref(config), self._handle, pointers, None)
+        status = _launcher()(ctypes.byref(config), ctypes.c_void_p(self.ptr), pointers, None)
         if status:
             self._check(status)
 

@@ -62,7 +62,7 @@ class Kernel:
     @property
     def handle(self) -> int:
         """The driver's ``CUfunction``."""
-        return int(self._function.ptr)
+        return self._function.ptr
 
     def pack(self, **fields: Any) -> np.void:
         """Return `Params` with these fields.
@@ -132,7 +132,7 @@ def kernel(spec: KernelSpec, device_id: int | None = None) -> Kernel:
     wanted = _rehearsed.get()
     if wanted is not None:
         wanted[spec] = None
-        return Kernel(spec, _launch_nothing)
+        return Kernel(spec, _Nothing())
     if device_id is None:
         device_id = device.current()
     found = _kernels.get((spec, device_id))
@@ -173,8 +173,13 @@ def rehearsal() -> Iterator[dict[KernelSpec, None]]:
         _rehearsed.reset(token)
 
 
-def _launch_nothing(*args: Any, **kwargs: Any) -> None:
-    """Take the place of a kernel's function in a rehearsal."""
+class _Nothing:
+    """In the place of a kernel's function in a rehearsal."""
+
+    ptr = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Launch nothing."""
 
 
 def _load(spec: KernelSpec, device_id: int) -> Kernel:
