@@ -17,11 +17,11 @@
 namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
-          int kBlocks, bool kPacked = false, bool kBounded = false>
+          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded> {
-  using Shape =
-      sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked, kBounded>;
+                          kBounded, kEager, kFlat, kTurns> {
+  using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
+                            kBounded, kEager, kFlat, kTurns>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
@@ -54,7 +54,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       }
     };
     ring(Shape::kQBarriers, kQueries, 1, kWarpgroups);
-    ring(Shape::kKBarriers, kStages, 1, kWarpgroups);
+    ring(Shape::kKBarriers, kStages, 1, 4 * kWarpgroups);  // each warp has read its bits
     ring(Shape::kVBarriers, kStages, 1, kWarpgroups);
     ring(Shape::kRowBarriers, Shape::kRows, 1, kWarpgroups + 1);  // and the producer
     ptx::mbarrier_init(smem + Shape::kBarriers + 8 * Shape::kLandingBarrier, 1);

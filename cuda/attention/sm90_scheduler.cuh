@@ -1,9 +1,10 @@
 // Which rows (query tiles of a head) a CTA computes: the scheduling warp of the sm_90a attention.
 //
-// CTAs stay for many rows. Each takes the next one off a counter, one row ahead of its own work, so
-// that nobody waits for the look-ups. Rows come longest first: those that are long beside a CTA's
-// share of the work first of all heads, then the others of a section of heads, whose keys and
-// values fit into L2, before those of the next.
+// CTAs stay for many rows. Each takes the next one off a counter, ahead of its own work, so that
+// nobody waits for the look-ups: they are done while the row's place in the ring is still taken.
+// Rows come longest first: those that are long beside a CTA's share of the work first of all heads,
+// then the others of a section of heads, whose keys and values fit into L2, before those of the
+// next.
 #pragma once
 
 #include "attention/sm90_shape.cuh"
@@ -30,13 +31,18 @@ struct Scheduler {
     int ticket = blockIdx.x;
     while (true) {
       const u32 buffer = position.buffer();
-      wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
       const bool more = ticket < total;
       const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};
-      if (lane == 0) {
-        row.store(K::row_info(smem, buffer));
-        ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
-      }
+      const bool listed = lane < row.tiles;
+      const int entry = row.entry(lane);
+      const int col = listed ? column(entry) : 0;
+      const int id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;
+      wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
+      ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(col));
+      ptx::store_shared_4(K::list(smem, buffer) + K::kListBytes + 4 * lane, static_cast<u32>(id));
+      if (lane == 0) row.store(K::row_info(smem, buffer));
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
       if (!more) break;
       position.advance();
       if (lane == 0) ticket = next(total);

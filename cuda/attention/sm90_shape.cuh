@@ -26,6 +26,7 @@ struct Row {
   }
 
   static constexpr int kBytes = 48;
+  static constexpr int kListed = 32;  // entries whose column and bitmap come with a row
 
   __device__ static __forceinline__ Row load(u32 address) {
     const uint4 a = ptx::load_shared_16(address);
@@ -52,7 +53,8 @@ enum Wait { kRowFull = 1, kRowEmpty, kQFull, kQEmpty, kKFull, kKEmpty, kVFull, k
 // kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before
 // full_ptr are made of groups of 8 keys from anywhere.
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
-          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_>
+          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_,
+          bool kTurns_>
 struct Shape {
   using T = T_;
   static constexpr int kDimQk = kDimQk_;
@@ -64,6 +66,9 @@ struct Shape {
   static constexpr int kQueries = kQueries_;
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kBounded = kBounded_;
+  static constexpr bool kFlat = kFlat_;    // rows follow each other as tiles of a row do
+  static constexpr bool kTurns = kTurns_;  // warpgroups multiply one after the other
+  static constexpr bool kEager = kEager_;  // weights are computed without a look at the scores
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
   static_assert(kN % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0, "k16 and whole swizzle atoms");
@@ -72,7 +77,9 @@ struct Shape {
   // hands to the others.
   static constexpr int kRegistersAtLaunch = 65536 / (kThreads * kBlocks) / 8 * 8;
   static constexpr int kRegistersOfTiles = kN / 2 + kN / 4 + kDimV / 2;  // scores, weights, output
-  static constexpr int kRegistersOfLoader = kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32 : 40;
+  static constexpr int kRegistersOfLoader = kPacked                                       ? 48
+                                            : kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32
+                                                                                          : 40;
   static constexpr int kRegistersSpare = kRegistersAtLaunch - kRegistersOfLoader;
   static constexpr int kRegistersWanted = kRegistersAtLaunch + kRegistersSpare / kWarpgroups;
   static constexpr int kRegisters = kRegistersWanted > 240 ? 240 : kRegistersWanted / 8 * 8;
@@ -81,7 +88,7 @@ struct Shape {
   // the scores of the next arise.
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
-  static_assert(!kPacked || kRegistersOfLoader == 40, "packing takes more than 32");
+  static_assert(!kFlat || (kOverlap && kQueries == 2), "two rows at a time");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head
   // dim 96 the second slab is half used.
@@ -102,13 +109,15 @@ struct Shape {
   static constexpr int kMaskWords = (kN / 2 + 31) / 32;
   static constexpr int kBitmapBytes = kM / 16 * 32 * kMaskWords * 4;
 
-  static constexpr int kRows = 2;  // one in work, one ahead
+  static constexpr int kRows = 3;  // one that ends, one in work, one ahead
   static constexpr int kQ = 0;
   static constexpr int kK = kQ + kQueries * kBufferQ;
   static constexpr int kV = kK + kStages * kBytesK;
   static constexpr int kBitmaps = kV + kStages * kBytesV;
   static constexpr int kRowInfo = kBitmaps + kStages * kBitmapBytes;
-  static constexpr int kBarriers = kRowInfo + kRows * Row::kBytes;
+  static constexpr int kLists = kRowInfo + kRows * Row::kBytes;
+  static constexpr int kListBytes = 4 * Row::kListed;  // twice a row: columns, then bitmaps
+  static constexpr int kBarriers = kLists + kRows * 2 * kListBytes;
   static constexpr int kQBarriers = 0;  // pairs of full and empty
   static constexpr int kKBarriers = kQBarriers + 2 * kQueries;
   static constexpr int kVBarriers = kKBarriers + 2 * kStages;
@@ -119,6 +128,9 @@ struct Shape {
 
   __device__ static __forceinline__ u32 row_info(u32 smem, u32 index) {
     return smem + kRowInfo + index * Row::kBytes;
+  }
+  __device__ static __forceinline__ u32 list(u32 smem, u32 index) {
+    return smem + kLists + index * (2 * kListBytes);
   }
   // Barrier `index` of a ring whose first is `ring`.
   __device__ static __forceinline__ u32 full(u32 smem, int ring, u32 index) {

@@ -17,8 +17,9 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
+_VARIANTS = ("packed", "bounded", "eager", "flat", "turns")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-_ROW_BYTES, _ROWS = 48, 2  # what a CTA is told of a row, and how many of them it keeps
+_ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
 
 def sm90_dim(head_dim: int) -> int:
@@ -62,6 +63,12 @@ class Sm90Config:
         Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
+    eager : bool
+        Whether weights are computed without a look at the scores, and mended if that was wrong.
+    flat : bool
+        Whether a row's last product runs beside the first one of the next row.
+    turns : bool
+        Whether warpgroups begin their products one after the other (ping-pong).
     """
 
     dim_qk: int
@@ -73,6 +80,9 @@ class Sm90Config:
     blocks: int = 1
     packed: bool = False
     bounded: bool = False
+    eager: bool = False
+    flat: bool = False
+    turns: bool = True
 
     @property
     def m(self) -> int:
@@ -104,6 +114,7 @@ class Sm90Config:
         """Registers of a thread that multiplies, and of one that loads."""
         launched = 65536 // (self.threads * self.blocks) // 8 * 8
         loader = 32 if self.warpgroups == 3 and self.tile_registers > 120 else 40
+        loader = 48 if self.packed else loader
         return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8), loader
 
     @property
@@ -137,8 +148,9 @@ class Sm90Config:
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
-        if self.packed and self.registers[1] < 40:
-            return mismatch("registers", self.tile_registers, "at most 120 if packed")
+        if self.flat and not (self.overlaps and self.queries == 2):
+            expected = "False without registers for both products and two buffers for queries"
+            return mismatch("flat", True, expected)
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
         if self.smem_bytes > limit:
             return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
@@ -149,7 +161,8 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        variant = ("_packed" if self.packed else "") + ("_bounded" if self.bounded else "")
+        variant = "".join(f"_{each}" for each in _VARIANTS[:-1] if getattr(self, each))
+        variant += "" if self.turns else "_free"
         return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
 
 
@@ -185,7 +198,7 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     arguments = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
     arguments += [config.queries, config.blocks]
-    variant = [str(flag).lower() for flag in (config.packed, config.bounded)]
+    variant = [str(flag).lower() for flag in (getattr(config, each) for each in _VARIANTS)]
     maps = [f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group")]
     pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "groups"]
     pointers += ["bitmaps", "order", "mask_of", "kv_lengths", "overflow", "counter", "report"]

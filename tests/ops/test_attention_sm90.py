@@ -27,6 +27,11 @@ THREE = Sm90Config(64, 64, n=128, warpgroups=3)
 PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
+# Weights before maxima, and rows without a gap: each alone and both together.
+EAGER = tuple(replace(each, eager=True) for each in (ODD, IN_SEQUENCE, WIDE))
+FREE = replace(THREE, turns=False)
+FLAT = tuple(replace(each, flat=True) for each in (SMALL, FREE, replace(WIDE, queries=2)))
+BOTH = tuple(replace(each, eager=True, flat=True) for each in (SMALL, THREE, PACKED))
 
 
 @dataclass
@@ -109,7 +114,9 @@ def run_on_cpu(config: Sm90Config, case: Case, **how: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE], ids=lambda c: c.name
+    "config",
+    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER, *FLAT, *BOTH[:2]],
+    ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
 def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
@@ -118,15 +125,42 @@ def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
     compare(case, *run_on_cpu(config, case, **how, seed=seed))
 
 
+@pytest.mark.parametrize("config", [PACKED, BOTH[2]], ids=lambda c: c.name)
 @pytest.mark.parametrize("seed", range(8))
-def test_the_code_with_packed_keys(seed: int) -> None:
-    case = Case.draw(seed, PACKED, "bfloat16", (1, 15, 64, 100, 200, 300))
+def test_the_code_with_packed_keys(config: Sm90Config, seed: int) -> None:
+    case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 200, 300))
     case.kv_lengths = None
     if seed % 3 == 0:  # whole columns: packed tiles without a bitmap, and values that do not count
         keep = np.repeat(rng(seed).random(-(-case.k.shape[2] // 8)) < 0.5, 8)[: case.k.shape[2]]
         case.mask = masks.BsrMask(keep | np.zeros((case.q.shape[2], 1), bool))
         case.v[:, :, ~keep] = np.nan
-    compare(case, *run_on_cpu(PACKED, case, ctas=1 + seed % 4, seed=seed))
+    compare(case, *run_on_cpu(config, case, ctas=1 + seed % 4, seed=seed))
+
+
+@pytest.mark.parametrize("config", [*EAGER, *BOTH], ids=lambda c: c.name)
+@pytest.mark.parametrize("step", [3.0, 60.0])
+def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> None:
+    """By less than a float's range, and by more, so that they have to be computed again."""
+    g = rng(11)
+    shape = (1, 2, 200, config.dim_qk)
+    q, k = (random_array(g, shape, "bfloat16") for _ in range(2))
+    v = random_array(g, (*shape[:3], config.dim_v), "bfloat16")
+    k *= (step * (1 + np.arange(200) // 40))[:, None].astype(k.dtype)
+    for mask in (None, masks.causal(200), masks.BsrMask(g.random((200, 200)) < 0.3)):
+        if mask is not None or not config.packed:
+            case = Case(q, k, v, mask)
+            compare(case, *run_on_cpu(config, case))
+
+
+@pytest.mark.parametrize("config", [SMALL, BOTH[0], PACKED], ids=lambda c: c.name)
+def test_lists_of_more_tiles_than_come_with_a_row(config: Sm90Config) -> None:
+    g = rng(5)
+    keys = 64 * 70 - 11
+    q, k, v = (random_array(g, (1, 1, s, 64), "bfloat16") for s in (60, keys, keys))
+    whole = np.repeat(g.random(70) < 0.5, 64)[:keys]
+    mixed = (g.random((60, keys)) < 0.1) & (np.arange(keys) < 3000)
+    case = Case(q, k, v, masks.BsrMask(whole | mixed))
+    compare(case, *run_on_cpu(config, case))
 
 
 def test_the_code_in_float16() -> None:
@@ -146,7 +180,7 @@ def test_the_code_on_views(layout: str) -> None:
     assert np.isnan(out.base.astype(np.float32)).sum() == out.base.size - out.size
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, BOTH[0]], ids=lambda c: c.name)
 def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
     """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
     g = rng(4)
@@ -179,7 +213,7 @@ def test_what_the_code_does_beyond_the_lengths(mask: str, keys: int) -> None:
         "random": masks.BsrMask(g.random((150, 150)) < 0.3),
     }[mask]
     case = Case(q, k, v, chosen, None, lengths)
-    for config in (SMALL, ODD):
+    for config in (SMALL, ODD, BOTH[0]):
         compare(case, *run_on_cpu(config, case))
 
 
@@ -239,6 +273,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"warpgroups": 4}, "warpgroups"),
         ({"warpgroups": 1}, "blocks"),
         ({"stages": 1}, "stages"),
+        ({"queries": 1, "flat": True}, "flat"),
     ],
 )
 def test_what_is_no_configuration(change: dict[str, int], named: str) -> None:
