@@ -17,11 +17,12 @@
 namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
-          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns>
+          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns,
+          class Scores>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded, kEager, kFlat, kTurns> {
+                          kBounded, kEager, kFlat, kTurns, Scores> {
   using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                            kBounded, kEager, kFlat, kTurns>;
+                            kBounded, kEager, kFlat, kTurns, Scores>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {

@@ -120,7 +120,7 @@ struct Consumer {
     release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    release_k();
+    if (!K::kTerms) release_k();
     if (masked)
       take_weights<true>(s, bits, 0);
     else
@@ -149,11 +149,11 @@ struct Consumer {
       done.finish();
       softmax = OnlineSoftmax{};
     }
-    ptx::wgmma_wait<1>();
+    ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores
     ptx::pin(s);
-    release_k();
+    if (!K::kTerms) release_k();
     take_weights<kMasked>(s, bits, i);
-    ptx::wgmma_wait<0>();
+    if (!K::kTerms) ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
     if (kCross) {
@@ -179,7 +179,7 @@ struct Consumer {
     if constexpr (kMasked) load_bits(bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    release_k();
+    if (!K::kTerms) release_k();
     take_weights<kMasked>(s, bits, i);
     pack(s);
     if (!kRescaleFirst) rescale_output();
@@ -242,17 +242,41 @@ struct Consumer {
     if (i == row.masked - 1) bits.cut(row.limit, thread % 4);
   }
 
-  // Scores to weights. What else changes scores (softcap, ALiBi, a bias) belongs before the mask:
-  // it may take a tile's position, and change s as the mask does.
+  // Products to scores. Where keys or rows lie behind the end, what is read is that of the last
+  // one.
+  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2]) const {
+#pragma unroll
+    for (int j = 0; j < K::kN / 8; ++j) {
+      // What depends on the thread and the row is not kept in registers for all columns.
+      const int at = ptx::opaque(thread);
+      const Row row = Row::load(ptx::opaque(K::row_info(smem, rows.buffer())));
+      const int query = row.q_tile * K::kM + group * 64 + at / 32 * 16 + at % 32 / 4;
+      const int first = ptx::load_shared_4(K::places(smem, tiles.buffer()) + 4 * j);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Place place{row.batch, row.head, min(query + i / 2 * 8, p.seq_q - 1),
+                          min(first + at % 4 * 2 + i % 2, p.seq_k - 1)};
+        s[4 * j + i] = K::Scores::of(s[4 * j + i], p, place);
+      }
+      ptx::pin(s);
+    }
+  }
+
+  // Products to weights.
   template <bool kMasked>
   __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits, int tile) {
+    if constexpr (K::kTerms) {
+      make_scores(s);
+      release_k();
+    }
+    const float scale = K::kTerms ? 1.f : p.factor;
     if (kMasked) bits.mask(s);
     float added[4];
     if constexpr (K::kEager) {
       rescale[0] = rescale[1] = 1.f;
       const bool looked = softmax.fresh();
-      if (looked) softmax.raise(s, p.scale_log2, rescale);
-      softmax.weigh(s, p.scale_log2, added);
+      if (looked) softmax.raise(s, scale, rescale);
+      softmax.weigh(s, scale, added);
       if (!looked && !softmax.fit(added)) {
         if (softmax.finite(added)) {
           softmax.lower(s, added, rescale);
@@ -261,13 +285,13 @@ struct Consumer {
           ptx::pin(o);
           const u32 info = K::row_info(smem, rows.buffer());
           Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
-          softmax.raise(s, p.scale_log2, rescale);
-          softmax.weigh(s, p.scale_log2, added);
+          softmax.raise(s, scale, rescale);
+          softmax.weigh(s, scale, added);
         }
       }
     } else {
-      softmax.raise(s, p.scale_log2, rescale);
-      softmax.weigh(s, p.scale_log2, added);
+      softmax.raise(s, scale, rescale);
+      softmax.weigh(s, scale, added);
     }
     softmax.add(added);
   }
@@ -303,30 +327,39 @@ struct Consumer {
 
   __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
 
-  __device__ __forceinline__ void store(const OnlineSoftmax& softmax, u32 row_count,
-                                        u32 query_count) {
+  __device__ __forceinline__ void store(OnlineSoftmax softmax, u32 row_count, u32 query_count) {
     const u32 buffer = RingPosition<K::kRows>{row_count}.buffer();
     const u32 queries = RingPosition<K::kQueries>{query_count}.buffer();
     const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers
     const int first_row = row.q_tile * K::kM + group * 64;
     Epilogue<K> epilogue{p, smem + K::kQ + queries * K::kBufferQ, group, thread};
-    epilogue.store_lse(softmax, first_row, row);
-
-    const float inverse[2] = {row.poison ? kNaN : softmax.inverse_sum(0),
-                              row.poison ? kNaN : softmax.inverse_sum(1)};
+    bool finite = true;
+    if (row.partial >= 0) {
+      finite = epilogue.store_partial(o, softmax, row);
+    } else {
+      float share[2] = {1.f, 1.f};
+      if (p.sinks != nullptr) {
+        const float sink = p.sinks[row.head] * kLog2e;
 #pragma unroll
-    for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    sync_warpgroup();  // nobody reads the queries any more
-    const bool finite = epilogue.stage(o);
+        for (int r = 0; r < 2; ++r) share[r] = softmax.admit(r, sink);
+      }
+      epilogue.store_lse(softmax, first_row, row);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) share[r] = row.poison ? kNaN : share[r] * softmax.inverse_sum(r);
+#pragma unroll
+      for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= share[i / 2 % 2];
+      sync_warpgroup();  // nobody reads the queries any more
+      finite = epilogue.stage(o);
+    }
     // Of a masked key, a value that is not finite has still come through, as 0 * NaN.
-    if (row.masked > 0 && !finite) {
+    if ((K::Scores::kMasks || row.masked > 0) && !finite) {
       const Epilogue<K> here{p, epilogue.buffer, group, ptx::opaque(thread)};
       here.compute_again(softmax, first_row, row);
     }
     ptx::fence_async_proxy();
     sync_warpgroup();
     if (leader) {
-      epilogue.send(first_row, row);
+      if (row.partial < 0) epilogue.send(first_row, row);
       ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
       leaving = K::empty(smem, K::kQBarriers, queries);
       if (K::kQueries == 1) release_q();

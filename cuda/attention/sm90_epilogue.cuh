@@ -48,6 +48,34 @@ struct Epilogue {
     return !__any_sync(0xffffffff, (all & 0x7fff7fff) != 0);
   }
 
+  // A slice's result, see Params::partial; returns as stage() does.
+  __device__ __forceinline__ bool store_partial(const float (&o)[K::kDimV / 2],
+                                                const OnlineSoftmax& softmax,
+                                                const Row& row) const {
+    float* to = partial(row);
+    float zero[2] = {0.f, 0.f};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = group * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+      float* values = to + at * K::kDimV + thread % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < K::kDimV / 8; ++j) {
+        const float x = o[4 * j + 2 * r], y = o[4 * j + 2 * r + 1];
+        *reinterpret_cast<float2*>(values + 8 * j) = make_float2(x, y);
+        zero[0] = fmaf(x, 0.f, zero[0]);
+        zero[1] = fmaf(y, 0.f, zero[1]);
+      }
+      if (thread % 4 == 0)
+        *reinterpret_cast<float2*>(to + K::kM * K::kDimV + 2 * at) =
+            make_float2(softmax.origin[r], softmax.sum[r]);
+    }
+    return __all_sync(0xffffffff, zero[0] + zero[1] == 0.f);
+  }
+
+  __device__ __forceinline__ float* partial(const Row& row) const {
+    return p.partial + static_cast<i64>(row.partial) * (K::kM * (K::kDimV + 2));
+  }
+
   __device__ __forceinline__ void send(int first_row, const Row& row) const {
 #pragma unroll
     for (int slab = 0; slab < K::kSlabsV; ++slab)
@@ -78,7 +106,10 @@ struct Epilogue {
     const T* q = p.q + info.batch * p.q_batch + info.head * p.q_head;
     const T* k = p.k + info.batch * p.k_batch + kv_head * p.k_head;
     const T* v = p.v + info.batch * p.v_batch + kv_head * p.v_head;
-    const float norm[2] = {softmax.log2_sum_exp(0), softmax.log2_sum_exp(1)};
+    // Weights are relative to the sum of all, in a slice to its origin.
+    const bool whole = info.partial < 0;
+    const float norm[2] = {whole ? softmax.log2_sum_exp(0) : softmax.origin[0],
+                           whole ? softmax.log2_sum_exp(1) : softmax.origin[1]};
 
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {
@@ -109,7 +140,10 @@ struct Epilogue {
           for (int e = 0; e < kEachQk; ++e)
             if (lane + 32 * e < p.dim_qk)
               score += query[e] * ptx::to_float(k[at * p.k_row + lane + 32 * e]);
-          const float weight = ptx::exp2(fmaf(warp_sum(score), p.scale_log2, -origin));
+          const Place place{info.batch, info.head, row, static_cast<int>(at)};
+          score = K::Scores::of(warp_sum(score), p, place);
+          if (K::Scores::kMasks && score == kNegativeInfinity) continue;
+          const float weight = ptx::exp2(score - origin);
 #pragma unroll
           for (int e = 0; e < kEachV; ++e)
             if (lane + 32 * e < p.dim_v)
@@ -117,9 +151,14 @@ struct Epilogue {
         }
       }
 #pragma unroll
-      for (int i = 0; i < kEachV; ++i)
-        ptx::store_shared_2(address(16 * warp + r, 4 * i + lane / 8) + lane % 8 * 2,
-                            ptx::from_float<T>(out[i]).bits);
+      for (int i = 0; i < kEachV; ++i) {
+        const int column = lane + 32 * i;
+        if (whole)
+          ptx::store_shared_2(address(16 * warp + r, column / 8) + lane % 8 * 2,
+                              ptx::from_float<T>(out[i]).bits);
+        else if (column < K::kDimV)
+          partial(info)[(group * 64 + 16 * warp + r) * K::kDimV + column] = out[i];
+      }
     }
   }
 

@@ -139,6 +139,10 @@ struct Producer {
     const int id = ptx::load_shared_4(list + i % Row::kListed * 4);
     const bool whole = K::kPacked && tile.part && id < 0;
     if (whole) fill_bitmap(bitmap);
+    if (K::kTerms) {
+      store_places(buffer);
+      __syncwarp();
+    }
     if (leader) {
       const bool copied = tile.part && !whole;
       ptx::mbarrier_arrive_expect(full, K::kBytesK + (copied ? K::kBitmapBytes : 0));
@@ -148,6 +152,14 @@ struct Producer {
     }
     copy<K::kSlabsQk>(K::kK + buffer * K::kBytesK, p.map_k, p.map_k_group, full, tile);
     keys.advance();
+  }
+
+  // Which keys stand in the tile; those of no group are behind the end.
+  __device__ __forceinline__ void store_places(u32 buffer) const {
+    if (lane >= K::kGroups) return;
+    int key = tile.col * K::kN + 8 * lane;
+    if (K::kPacked && tile.part) key = tile.group < 0 ? p.seq_k : 8 * tile.group;
+    ptx::store_shared_4(K::places(smem, buffer) + 4 * lane, static_cast<u32>(key));
   }
 
   __device__ __forceinline__ void load_v() {

@@ -12,6 +12,18 @@
 
 namespace stof::attention::sm90 {
 
+// The number of the mask of a batch and head.
+template <class Params>
+__device__ __forceinline__ i64 mask_number(const Params& p, int batch, int head) {
+  return p.mask_of ? p.mask_of[static_cast<i64>(batch) * p.mask_batch + head * p.mask_head] : 0;
+}
+
+// The query tile at a slot.
+template <class Params>
+__device__ __forceinline__ int q_tile_at(const Params& p, i64 mask, int slot, int q_tiles) {
+  return p.order ? p.order[mask * q_tiles + slot] : slot;
+}
+
 template <class K>
 struct Scheduler {
   using Params = typename K::Params;
@@ -27,7 +39,7 @@ struct Scheduler {
 
   __device__ __forceinline__ void run() {
     const int q_tiles = ceil_div(p.seq_q, K::kM);
-    const int total = q_tiles * p.heads * p.batch;
+    const int total = (q_tiles + p.long_slots * (p.splits - 1)) * p.heads * p.batch;
     int ticket = blockIdx.x;
     while (true) {
       const u32 buffer = position.buffer();
@@ -60,10 +72,10 @@ struct Scheduler {
 
   __device__ __forceinline__ Row find(int ticket, int q_tiles) {
     const int all_heads = p.batch * p.heads;
-    const int rest = ticket - p.long_slots * all_heads;
+    const int rest = ticket - p.long_slots * all_heads * p.splits;
     const int per_section = p.section * (q_tiles - p.long_slots);
-    int slot = ticket / all_heads;
-    int of_all = ticket % all_heads;
+    int slot = ticket / p.splits / all_heads;
+    int of_all = ticket / p.splits % all_heads;
     if (rest >= 0) {
       const int first_head = rest / per_section * p.section;
       const int heads_here = min(p.section, all_heads - first_head);
@@ -75,9 +87,9 @@ struct Scheduler {
     row.batch = of_all / p.heads;
     row.head = of_all % p.heads;
     row.poison = p.overflow != nullptr && *p.overflow != 0;
-    const i64 at = static_cast<i64>(row.batch) * p.mask_batch + row.head * p.mask_head;
-    const i64 mask = p.mask_of ? p.mask_of[at] : 0;
-    row.q_tile = p.order ? p.order[mask * q_tiles + slot] : slot;
+    const i64 mask = mask_number(p, row.batch, row.head);
+    row.q_tile = q_tile_at(p, mask, slot, q_tiles);
+    row.partial = rest < 0 && p.splits > 1 ? ticket : -1;
 
     row.limit = K::kN;
     row.tiles = row.masked = row.parts = row.first = row.last = row.clear = 0;
@@ -108,7 +120,24 @@ struct Scheduler {
         row.clear = length < p.seq_k;
       }
     }
+    if (row.partial >= 0) take_slice(row, ticket % p.splits);
     return row;
+  }
+
+  // Leaves of a row's list the tiles of one slice.
+  __device__ __forceinline__ void take_slice(Row& row, int slice) const {
+    const int begin = static_cast<int>(static_cast<i64>(row.tiles) * slice / p.splits);
+    const int end = static_cast<int>(static_cast<i64>(row.tiles) * (slice + 1) / p.splits);
+    const int cut = row.masked - 1;  // the tile that the length may cut through
+    if (cut < begin || cut >= end) {
+      row.limit = K::kN;
+      row.clear = 0;
+    }
+    row.first += begin;
+    row.last -= max(0, begin - row.parts);
+    row.tiles = end - begin;
+    row.masked = max(0, min(row.masked, end) - begin);
+    row.parts = max(0, min(row.parts, end) - begin);
   }
 
   __device__ __forceinline__ int column(int entry) const { return p.cols ? p.cols[entry] : entry; }

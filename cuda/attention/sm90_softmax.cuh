@@ -96,6 +96,16 @@ struct OnlineSoftmax {
     sum[1] = warp_sum<4>(sum[1]);
   }
 
+  // One more score in each row, in base 2, whose value is 0. Returns by what earlier weights have
+  // to be multiplied then.
+  __device__ __forceinline__ float admit(int r, float score) {
+    const float to = fmaxf(origin[r], score);
+    const float share = ptx::exp2(origin[r] - to);
+    sum[r] = sum[r] * share + ptx::exp2(score - to);
+    origin[r] = to;
+    return share;
+  }
+
   __device__ __forceinline__ float inverse_sum(int r) const {
     return sum[r] == 0.f ? 0.f : ptx::reciprocal(sum[r]);
   }

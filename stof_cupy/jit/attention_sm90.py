@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
 from stof_cupy.jit.wgmma import wgmma
 
-__all__ = ["SM90_CONFIGS", "SM90_DIMS", "Sm90Config", "attention_sm90", "sm90_dim"]
+__all__ = [
+    "SM90_CONFIGS",
+    "SM90_DIMS",
+    "Sm90Config",
+    "attention_sm90",
+    "attention_sm90_combine",
+    "sm90_dim",
+]
 
 SM90_DIMS = (64, 96, 128, 192, 256)
 """Head dims of the kernel; others are filled up with zeros by the copies into shared memory."""
@@ -19,6 +26,7 @@ _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
 _VARIANTS = ("packed", "bounded", "eager", "flat", "turns")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
+_REGISTERS_OF_TERMS = 72  # to make scores by more than the scale; tests/jit finds no spills then
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
 
@@ -69,6 +77,8 @@ class Sm90Config:
         Whether a row's last product runs beside the first one of the next row.
     turns : bool
         Whether warpgroups begin their products one after the other (ping-pong).
+    scores : tuple of str
+        Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
 
     dim_qk: int
@@ -83,6 +93,7 @@ class Sm90Config:
     eager: bool = False
     flat: bool = False
     turns: bool = True
+    scores: tuple[str, ...] = ()
 
     @property
     def m(self) -> int:
@@ -101,8 +112,10 @@ class Sm90Config:
         queries = self.queries * max(slabs_qk, slabs_v) * self.m * 128
         tiles = (slabs_qk + slabs_v) * self.n * 128
         bitmap = self.m // 16 * 32 * 4 * -(-self.n // 64)
+        places = self.n // 2 if self.scores else 0
         barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 1
-        return queries + self.stages * (tiles + bitmap) + _ROWS * _ROW_BYTES + 8 * barriers
+        stages = self.stages * (tiles + bitmap + places)
+        return queries + stages + _ROWS * _ROW_BYTES + 8 * barriers
 
     @property
     def tile_registers(self) -> int:
@@ -121,6 +134,24 @@ class Sm90Config:
     def overlaps(self) -> bool:
         """Whether there are registers to run both products of a step together."""
         return self.tile_registers + _REGISTERS_BESIDE <= self.registers[0]
+
+    @property
+    def spare_registers(self) -> int:
+        """Registers of a thread beside output, scores, and what is read to make them."""
+        return self.registers[0] - self.n - self.dim_v // 2
+
+    def roomy(self, scores: tuple[str, ...]) -> Sm90Config:
+        """Return a configuration like this one with the registers to make scores, if there is one.
+
+        Examples
+        --------
+        >>> found = Sm90Config(128, 128, n=128, warpgroups=2).roomy(("Alibi",))
+        >>> found.name
+        'd128_128x64_s2q2b1_alibi'
+        """
+        groups = min(self.warpgroups, 2)
+        like = replace(self, warpgroups=groups, blocks=3 - groups, eager=False, scores=scores)
+        return like if like.fault() is None else replace(like, n=min(self.n, 64))
 
     def fault(self) -> str | None:
         """Return why there is no such kernel, or None.
@@ -151,6 +182,11 @@ class Sm90Config:
         if self.flat and not (self.overlaps and self.queries == 2):
             expected = "False without registers for both products and two buffers for queries"
             return mismatch("flat", True, expected)
+        if self.scores and self.eager:
+            return mismatch("eager", True, "False where more than the scale makes scores")
+        if self.scores and self.spare_registers < _REGISTERS_OF_TERMS + 8 * len(self.scores):
+            spare = f"{self.spare_registers} to spare for {self.scores}"
+            return mismatch("registers", spare, f"{_REGISTERS_OF_TERMS}, and 8 for each")
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
         if self.smem_bytes > limit:
             return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
@@ -163,6 +199,9 @@ class Sm90Config:
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
         variant = "".join(f"_{each}" for each in _VARIANTS[:-1] if getattr(self, each))
         variant += "" if self.turns else "_free"
+        variant += "".join(f"_{stage}" for stage in self.scores)
+        variant = variant.lower().replace("additive<stof::", "bias_").replace(">", "")
+        variant = variant.replace("additive<", "bias_")
         return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
 
 
@@ -183,6 +222,30 @@ SM90_CONFIGS = (
 """What is compiled ahead: for each head dim the fastest for long rows first."""
 
 
+_T = {"float16": "f16", "bfloat16": "bf16"}
+_MAPS = tuple(f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group"))
+_POINTERS = (
+    *("q", "k", "v", "out", "lse", "partial", "row_ptr", "full_ptr", "cols", "bitmap_id"),
+    *("groups", "bitmaps", "order", "mask_of", "kv_lengths", "overflow"),
+    *("bias", "alibi", "relative", "sinks", "query_at", "key_at", "counter", "report"),
+)
+_STRIDES = (
+    *(f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")),
+    *(f"bias_{axis}" for axis in ("batch", "head", "row", "key")),
+)
+_SIZES = (
+    *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"),
+    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+)
+_PARAMS = (
+    *((name, TENSOR_MAP) for name in _MAPS),
+    *((name, "u8") for name in _POINTERS),
+    *((name, "i8") for name in _STRIDES),
+    *((name, "i4") for name in _SIZES),
+    *((name, "f4") for name in ("factor", "cap", "bias_masking")),
+)
+
+
 @cache
 def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     """Return block-wise attention on wgmma for ``"float16"`` or ``"bfloat16"``.
@@ -195,29 +258,34 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     wrong = config.fault()
     if wrong is not None:
         raise UnsupportedError(wrong)
-    t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    arguments = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
-    arguments += [config.queries, config.blocks]
+    t = _T[dtype]
+    numbers = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
+    numbers += [config.queries, config.blocks]
     variant = [str(flag).lower() for flag in (getattr(config, each) for each in _VARIANTS)]
-    maps = [f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group")]
-    pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "groups"]
-    pointers += ["bitmaps", "order", "mask_of", "kv_lengths", "overflow", "counter", "report"]
-    strides = [f"{array}_{axis}" for array in "qkv" for axis in ("batch", "head", "row")]
-    sizes = ["mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"]
-    sizes += ["seq_q", "seq_k", "dim_qk", "dim_v"]
+    stages = ", ".join(f"stof::attention::{stage}" for stage in config.scores)
+    arguments = [f"stof::{t}", *map(str, numbers), *variant, f"stof::attention::Scores<{stages}>"]
     return KernelSpec(
         name=f"attention_sm90_{t}_{config.name}",
         header="attention/sm90.cuh",
-        type=f"stof::attention::Sm90<{', '.join([f'stof::{t}', *map(str, arguments), *variant])}>",
-        params=(
-            *((name, TENSOR_MAP) for name in maps),
-            *((name, "u8") for name in pointers),
-            *((name, "i8") for name in strides),
-            *((name, "i4") for name in sizes),
-            ("scale_log2", "f4"),
-        ),
+        type=f"stof::attention::Sm90<{', '.join(arguments)}>",
+        params=_PARAMS,
         threads=config.threads,
         smem_bytes=config.smem_bytes,
         arch="90a",
         prelude=wgmma(t, (config.n, config.dim_v)),
+    )
+
+
+@cache
+def attention_sm90_combine(dtype: str, dim_v: int, m: int) -> KernelSpec:
+    """Return what adds up the slices of :func:`attention_sm90`; it takes the same parameters."""
+    t = _T[dtype]
+    return KernelSpec(
+        name=f"attention_sm90_combine_{t}_d{dim_v}_r{m}",
+        header="attention/sm90_combine.cuh",
+        type=f"stof::attention::Sm90Combine<stof::{t}, {dim_v}, {m}>",
+        params=_PARAMS,
+        threads=128,
+        smem_bytes=0,
+        arch="90a",
     )
