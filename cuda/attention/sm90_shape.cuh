@@ -108,7 +108,7 @@ struct Params {
 // products times a factor (element_scores.cuh).
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
           int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_,
-          bool kTurns_, class Scores_>
+          bool kTurns_, bool kAhead, class Scores_>
 struct Shape {
   using T = T_;
   using Params = sm90::Params<T>;
@@ -134,7 +134,8 @@ struct Shape {
   // Registers that threads get: the launch gives all the same number, which the loading warpgroup
   // hands to the others.
   static constexpr int kRegistersAtLaunch = 65536 / (kThreads * kBlocks) / 8 * 8;
-  static constexpr int kRegistersOfTiles = kN / 2 + kN / 4 + kDimV / 2;  // scores, weights, output
+  // Scores, those of the next tile too, weights, and output.
+  static constexpr int kRegistersOfTiles = kN / (kAhead ? 1 : 2) + kN / 4 + kDimV / 2;
   static constexpr int kRegistersOfLoader = kPacked                                       ? 48
                                             : kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32
                                                                                           : 40;
@@ -146,7 +147,8 @@ struct Shape {
   // the scores of the next arise.
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
-  static_assert(!kFlat || (kOverlap && kQueries == 2), "two rows at a time");
+  static_assert(!(kFlat || kAhead) || (kOverlap && kQueries == 2), "two rows at a time");
+  static_assert(!kAhead || !(kFlat || kTerms), "neither is made for that");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head
   // dim 96 the second slab is half used.

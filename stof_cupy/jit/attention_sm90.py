@@ -24,8 +24,9 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
-_VARIANTS = ("packed", "bounded", "eager", "flat", "turns")
+_VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
+_REGISTERS_BESIDE_TWO = 72  # the same, of two tiles of scores; tests/jit: ptxas finds them then
 _REGISTERS_OF_TERMS = 72  # to make scores by more than the scale; tests/jit finds no spills then
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
@@ -77,6 +78,8 @@ class Sm90Config:
         Whether a row's last product runs beside the first one of the next row.
     turns : bool
         Whether warpgroups begin their products one after the other (ping-pong).
+    ahead : bool
+        Whether scores of the next tile are begun before those of one are looked at; without turns.
     scores : tuple of str
         Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
@@ -93,6 +96,7 @@ class Sm90Config:
     eager: bool = False
     flat: bool = False
     turns: bool = True
+    ahead: bool = False
     scores: tuple[str, ...] = ()
 
     @property
@@ -120,7 +124,7 @@ class Sm90Config:
     @property
     def tile_registers(self) -> int:
         """Registers of a thread that hold scores, weights and output."""
-        return self.n // 2 + self.n // 4 + self.dim_v // 2
+        return self.n // (1 if self.ahead else 2) + self.n // 4 + self.dim_v // 2
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -150,7 +154,8 @@ class Sm90Config:
         'd128_128x64_s2q2b1_alibi'
         """
         groups = min(self.warpgroups, 2)
-        like = replace(self, warpgroups=groups, blocks=3 - groups, eager=False, scores=scores)
+        like = replace(self, warpgroups=groups, blocks=3 - groups, scores=scores)
+        like = replace(like, eager=False, ahead=False)
         return like if like.fault() is None else replace(like, n=min(self.n, 64))
 
     def fault(self) -> str | None:
@@ -179,9 +184,14 @@ class Sm90Config:
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
-        if self.flat and not (self.overlaps and self.queries == 2):
+        if (self.flat or self.ahead) and not (self.overlaps and self.queries == 2):
             expected = "False without registers for both products and two buffers for queries"
-            return mismatch("flat", True, expected)
+            return mismatch("flat, ahead", (self.flat, self.ahead), expected)
+        if self.ahead and self.registers[0] < self.tile_registers + _REGISTERS_BESIDE_TWO:
+            most = self.registers[0] - _REGISTERS_BESIDE_TWO
+            return mismatch("registers", self.tile_registers, f"at most {most} if ahead")
+        if self.ahead and (self.flat or self.turns or self.scores):
+            return mismatch("ahead", True, "without flat, turns and scores")
         if self.scores and self.eager:
             return mismatch("eager", True, "False where more than the scale makes scores")
         if self.scores and self.spare_registers < _REGISTERS_OF_TERMS + 8 * len(self.scores):
@@ -197,8 +207,9 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        variant = "".join(f"_{each}" for each in _VARIANTS[:-1] if getattr(self, each))
-        variant += "" if self.turns else "_free"
+        flags = ("packed", "bounded", "eager", "flat", "ahead")
+        variant = "".join(f"_{each}" for each in flags if getattr(self, each))
+        variant += "" if self.turns or self.ahead else "_free"
         variant += "".join(f"_{stage}" for stage in self.scores)
         variant = variant.lower().replace("additive<stof::", "bias_").replace(">", "")
         variant = variant.replace("additive<", "bias_")

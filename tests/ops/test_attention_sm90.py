@@ -38,6 +38,13 @@ EAGER = tuple(replace(each, eager=True) for each in (ODD, IN_SEQUENCE, WIDE))
 FREE = replace(THREE, turns=False)
 FLAT = tuple(replace(each, flat=True) for each in (SMALL, FREE, replace(WIDE, queries=2)))
 BOTH = tuple(replace(each, eager=True, flat=True) for each in (SMALL, THREE, PACKED))
+# Scores before weights.
+NEXT: dict[str, Any] = {"ahead": True, "turns": False}
+AHEAD = (
+    Sm90Config(64, 64, n=64, warpgroups=1, blocks=2, stages=3, **NEXT),
+    Sm90Config(128, 64, n=96, warpgroups=2, eager=True, **NEXT),
+    Sm90Config(64, 64, n=64, warpgroups=2, packed=True, **NEXT),
+)
 
 
 @dataclass
@@ -135,7 +142,7 @@ def run_on_cpu(
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER, *FLAT, *BOTH[:2]],
+    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, *EAGER, *FLAT, *BOTH[:2], *AHEAD[:2]],
     ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
@@ -145,7 +152,7 @@ def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
     compare(case, *run_on_cpu(config, case, **how, seed=seed))
 
 
-@pytest.mark.parametrize("config", [PACKED, BOTH[2]], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [PACKED, BOTH[2], AHEAD[2]], ids=lambda c: c.name)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_code_with_packed_keys(config: Sm90Config, seed: int) -> None:
     case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 200, 300))
@@ -157,7 +164,7 @@ def test_the_code_with_packed_keys(config: Sm90Config, seed: int) -> None:
     compare(case, *run_on_cpu(config, case, ctas=1 + seed % 4, seed=seed))
 
 
-@pytest.mark.parametrize("config", [*EAGER, *BOTH], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [*EAGER, *BOTH, AHEAD[1]], ids=lambda c: c.name)
 @pytest.mark.parametrize("step", [3.0, 60.0])
 def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> None:
     """By less than a float's range, and by more, so that they have to be computed again."""
@@ -172,7 +179,7 @@ def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> 
             compare(case, *run_on_cpu(config, case))
 
 
-@pytest.mark.parametrize("config", [SMALL, BOTH[0], PACKED], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, BOTH[0], PACKED, AHEAD[0]], ids=lambda c: c.name)
 def test_lists_of_more_tiles_than_come_with_a_row(config: Sm90Config) -> None:
     g = rng(5)
     keys = 64 * 70 - 11
@@ -200,7 +207,7 @@ def test_the_code_on_views(layout: str) -> None:
     assert np.isnan(out.base.astype(np.float32)).sum() == out.base.size - out.size
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, BOTH[0]], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, BOTH[0], AHEAD[0]], ids=lambda c: c.name)
 def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
     """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
     g = rng(4)
@@ -233,7 +240,7 @@ def test_what_the_code_does_beyond_the_lengths(mask: str, keys: int) -> None:
         "random": masks.BsrMask(g.random((150, 150)) < 0.3),
     }[mask]
     case = Case(q, k, v, chosen, None, lengths)
-    for config in (SMALL, ODD, BOTH[0]):
+    for config in (SMALL, ODD, BOTH[0], AHEAD[1]):
         compare(case, *run_on_cpu(config, case))
 
 
@@ -266,7 +273,7 @@ def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads() -> None:
 # ---------------------------------------------------------------- slices
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, THREE, BOTH[0]], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, THREE, BOTH[0], AHEAD[0]], ids=lambda c: c.name)
 @pytest.mark.parametrize("seed", range(6))
 def test_lists_in_slices(config: Sm90Config, seed: int) -> None:
     """Of all query tiles or some, more slices than tiles among them, lengths, and empty rows."""
@@ -387,6 +394,8 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"warpgroups": 1}, "blocks"),
         ({"stages": 1}, "stages"),
         ({"queries": 1, "flat": True}, "flat"),
+        ({"ahead": True, "turns": False}, "registers"),
+        ({"ahead": True, "n": 64}, "ahead"),
     ],
 )
 def test_what_is_no_configuration(change: dict[str, int], named: str) -> None:
