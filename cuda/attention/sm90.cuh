@@ -19,11 +19,11 @@ namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
           int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns,
-          bool kAhead, class Scores>
+          bool kAhead, bool kPrefetch, class Scores>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded, kEager, kFlat, kTurns, kAhead, Scores> {
+                          kBounded, kEager, kFlat, kTurns, kAhead, kPrefetch, Scores> {
   using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                            kBounded, kEager, kFlat, kTurns, kAhead, Scores>;
+                            kBounded, kEager, kFlat, kTurns, kAhead, kPrefetch, Scores>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {

@@ -48,22 +48,23 @@ struct AheadConsumer : Consumer<K> {
       }
       this->release_q();
       if (row.tiles == 1) {
-        started = end<true>(a, a, 0, row.masked);
-        continue;
-      }
-      step<true>(a, b, 0, row.masked);
-      int i = 1;
-#pragma unroll 1
-      for (; i + 2 < row.tiles; i += 2) {
-        step(b, a, i, row.masked);
-        step(a, b, i + 1, row.masked);
-      }
-      if (i + 1 < row.tiles) {
-        step(b, a, i, row.masked);
-        started = end(a, a, i + 1, row.masked);
+        weigh_last<true>(a, 0, row.masked);
       } else {
-        started = end(b, a, i, row.masked);
+        step<true>(a, b, 0, row.masked);
+        int i = 1;
+#pragma unroll 1
+        for (; i + 2 < row.tiles; i += 2) {
+          step(b, a, i, row.masked);
+          step(a, b, i + 1, row.masked);
+        }
+        if (i + 1 < row.tiles) {
+          step(b, a, i, row.masked);
+          weigh_last(a, i + 1, row.masked);
+        } else {
+          weigh_last(b, i, row.masked);
+        }
       }
+      started = end(a);
     }
     this->release_q();
   }
@@ -88,19 +89,25 @@ struct AheadConsumer : Consumer<K> {
     this->multiply_qk(next);
     weigh(now, bits, i, masked);
     if (!kFirst) ptx::wgmma_wait<1>();
-    add_values<kFirst>(now);
+    take_over<kFirst>(now);
+    this->start_pv(values);
     ptx::wgmma_wait<1>();
     ptx::pin(next);
   }
 
-  // The last tile of a row. Returns whether `first` will have the first scores of the next row.
+  // Of the last tile of a row.
   template <bool kFirst = false>
-  __device__ __forceinline__ bool end(Scores& now, Scores& first, int i, int masked) {
+  __device__ __forceinline__ void weigh_last(Scores& s, int i, int masked) {
     Bits bits;
     take_bits(bits, i, masked);
-    weigh(now, bits, i, masked);
+    weigh(s, bits, i, masked);
     if (!kFirst) ptx::wgmma_wait<0>();
-    add_values<kFirst>(now);
+    take_over<kFirst>(s);
+  }
+
+  // Returns whether `first` has the first scores of the next row.
+  __device__ __forceinline__ bool end(Scores& first) {
+    this->start_pv(values);
     softmax.finish();
     rows.advance();
     queries.advance();
@@ -140,9 +147,9 @@ struct AheadConsumer : Consumer<K> {
     this->template take_weights<false>(s, bits, i);
   }
 
-  // When the products before have been added.
+  // Weights, when the products before have been added.
   template <bool kFirst>
-  __device__ __forceinline__ void add_values(const Scores& s) {
+  __device__ __forceinline__ void take_over(const Scores& s) {
     if (!kFirst) {
       ptx::pin(o);
       this->release_v(values);
@@ -150,7 +157,6 @@ struct AheadConsumer : Consumer<K> {
       this->rescale_output();
     }
     this->pack(s);
-    this->start_pv(values);
   }
 };
 

@@ -108,7 +108,7 @@ struct Params {
 // products times a factor (element_scores.cuh).
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
           int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_,
-          bool kTurns_, bool kAhead, class Scores_>
+          bool kTurns_, bool kAhead, bool kPrefetch_, class Scores_>
 struct Shape {
   using T = T_;
   using Params = sm90::Params<T>;
@@ -125,6 +125,7 @@ struct Shape {
   static constexpr bool kFlat = kFlat_;    // rows follow each other as tiles of a row do
   static constexpr bool kTurns = kTurns_;  // warpgroups multiply one after the other
   static constexpr bool kEager = kEager_;  // weights are computed without a look at the scores
+  static constexpr bool kPrefetch = kPrefetch_;  // what rows begin with is brought to L2 in time
   static constexpr bool kTerms = Scores::kCount > 0;
   static_assert(!kTerms || !kEager, "scores are not made twice");
   static constexpr int kThreads = 128 * (kWarpgroups + 1);

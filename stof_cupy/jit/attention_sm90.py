@@ -24,9 +24,9 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 _SMEM_PER_BLOCK = 232448
 _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
-_VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead")
+_VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead", "prefetch")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-_REGISTERS_BESIDE_TWO = 72  # the same, of two tiles of scores; tests/jit: ptxas finds them then
+_REGISTERS_BESIDE_TWO = 68  # the same, of two tiles of scores; tests/jit: ptxas finds them then
 _REGISTERS_OF_TERMS = 72  # to make scores by more than the scale; tests/jit finds no spills then
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
@@ -80,6 +80,8 @@ class Sm90Config:
         Whether warpgroups begin their products one after the other (ping-pong).
     ahead : bool
         Whether scores of the next tile are begun before those of one are looked at; without turns.
+    prefetch : bool
+        Whether what query tiles begin with is brought to L2 while others are in work.
     scores : tuple of str
         Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
@@ -97,6 +99,7 @@ class Sm90Config:
     flat: bool = False
     turns: bool = True
     ahead: bool = False
+    prefetch: bool = False
     scores: tuple[str, ...] = ()
 
     @property
@@ -207,7 +210,7 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        flags = ("packed", "bounded", "eager", "flat", "ahead")
+        flags = ("packed", "bounded", "eager", "flat", "ahead", "prefetch")
         variant = "".join(f"_{each}" for each in flags if getattr(self, each))
         variant += "" if self.turns or self.ahead else "_free"
         variant += "".join(f"_{stage}" for stage in self.scores)

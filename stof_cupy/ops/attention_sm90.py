@@ -27,7 +27,7 @@ from stof_cupy.ops.attention_demand import Case, Given
 from stof_cupy.ops.attention_fields import Args
 from stof_cupy.ops.attention_rowwise import stages
 
-__all__ = ["Config", "configs", "given", "legal", "shapes"]
+__all__ = ["Config", "configs", "given", "legal", "shapes", "whole"]
 
 _STORED = 8  # elements: a TMA store writes whole pieces of 16 bytes, and what follows a row too
 _LONG = 1 / 8  # of a CTA's work
@@ -203,15 +203,21 @@ def configs(case: Case) -> Iterator[Config]:
         If a head dim is beyond the kernel's.
     """
     for shape in shapes(case) if case.facts.arch == "90a" else ():
-        config = Config(shape)
-        if legal(config, case):
-            continue
-        lengths = case.demand.tiles(config.tile, packed=shape.packed).lengths
-        share = lengths.sum() * case.demand.places / (case.facts.sm_count * shape.blocks)
-        even = isinstance(case.mask, BuiltMask) or lengths.max() == lengths.min()
-        first = 0 if even else int(np.count_nonzero(lengths > _LONG * share))
-        yield replace(config, long_slots=first)
-        yield from _sliced(config, case)
+        if not legal(Config(shape), case):
+            yield whole(shape, case)
+            yield from _sliced(Config(shape), case)
+
+
+def whole(shape: Sm90Config, case: Case) -> Config:
+    """Return the configuration of a tile that cuts no list.
+
+    Query tiles that are long beside all the work of a CTA come first: begun late, such a one would
+    be worked on alone in the end. Of a mask that the GPU has built it is not known which these are.
+    """
+    lengths = case.demand.tiles((shape.m, shape.n), packed=shape.packed).lengths
+    share = lengths.sum() * case.demand.places / (case.facts.sm_count * shape.blocks)
+    even = isinstance(case.mask, BuiltMask) or lengths.max() == lengths.min()
+    return Config(shape, 0 if even else int(np.count_nonzero(lengths > _LONG * share)))
 
 
 def _sliced(config: Config, case: Case) -> Iterator[Config]:

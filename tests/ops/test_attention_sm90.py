@@ -41,9 +41,9 @@ BOTH = tuple(replace(each, eager=True, flat=True) for each in (SMALL, THREE, PAC
 # Scores before weights.
 NEXT: dict[str, Any] = {"ahead": True, "turns": False}
 AHEAD = (
-    Sm90Config(64, 64, n=64, warpgroups=1, blocks=2, stages=3, **NEXT),
+    Sm90Config(64, 64, n=64, warpgroups=1, blocks=2, stages=3, prefetch=True, **NEXT),
     Sm90Config(128, 64, n=96, warpgroups=2, eager=True, **NEXT),
-    Sm90Config(64, 64, n=64, warpgroups=2, packed=True, **NEXT),
+    Sm90Config(64, 64, n=64, warpgroups=2, packed=True, prefetch=True, **NEXT),
 )
 
 
