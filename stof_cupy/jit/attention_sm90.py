@@ -27,7 +27,8 @@ _SMEM_RESERVED = 1024  # of each block, by the system
 _VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead", "prefetch")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
 _REGISTERS_BESIDE_TWO = 68  # the same, of two tiles of scores; tests/jit: ptxas finds them then
-_REGISTERS_OF_TERMS = 72  # to make scores by more than the scale; tests/jit finds no spills then
+# To make scores by more than the scale, of places too; what ptxas needs not to spill.
+_REGISTERS_OF_SOFTCAP, _REGISTERS_OF_PLACES = 40, 64
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
 
@@ -142,11 +143,6 @@ class Sm90Config:
         """Whether there are registers to run both products of a step together."""
         return self.tile_registers + _REGISTERS_BESIDE <= self.registers[0]
 
-    @property
-    def spare_registers(self) -> int:
-        """Registers of a thread beside output, scores, and what is read to make them."""
-        return self.registers[0] - self.n - self.dim_v // 2
-
     def roomy(self, scores: tuple[str, ...]) -> Sm90Config:
         """Return a configuration like this one with the registers to make scores, if there is one.
 
@@ -183,26 +179,34 @@ class Sm90Config:
         fewest = 2 if self.warpgroups == 1 else 1
         if not fewest <= self.blocks <= 3:
             return mismatch("blocks", self.blocks, f"{fewest} to 3")
-        most = self.registers[0] - _REGISTERS_BESIDE
-        needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
-        if needed > most:
-            return mismatch("registers", needed, f"at most {most} for scores and output")
+        if self.scores and self.eager:
+            return mismatch("eager", True, "False where more than the scale makes scores")
+        if self.ahead and (self.flat or self.turns or self.scores):
+            return mismatch("ahead", True, "without flat, turns and scores")
         if (self.flat or self.ahead) and not (self.overlaps and self.queries == 2):
             expected = "False without registers for both products and two buffers for queries"
             return mismatch("flat, ahead", (self.flat, self.ahead), expected)
-        if self.ahead and self.registers[0] < self.tile_registers + _REGISTERS_BESIDE_TWO:
-            most = self.registers[0] - _REGISTERS_BESIDE_TWO
-            return mismatch("registers", self.tile_registers, f"at most {most} if ahead")
-        if self.ahead and (self.flat or self.turns or self.scores):
-            return mismatch("ahead", True, "without flat, turns and scores")
-        if self.scores and self.eager:
-            return mismatch("eager", True, "False where more than the scale makes scores")
-        if self.scores and self.spare_registers < _REGISTERS_OF_TERMS + 8 * len(self.scores):
-            spare = f"{self.spare_registers} to spare for {self.scores}"
-            return mismatch("registers", spare, f"{_REGISTERS_OF_TERMS}, and 8 for each")
+        wrong = self._registers_fault()
+        if wrong is not None:
+            return wrong
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
         if self.smem_bytes > limit:
             return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
+        return None
+
+    def _registers_fault(self) -> str | None:
+        """Return what there are not enough registers for, or None."""
+        given = self.registers[0]
+        most = given - (_REGISTERS_BESIDE_TWO if self.ahead else _REGISTERS_BESIDE)
+        needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
+        if needed > most:
+            return mismatch("registers", needed, f"at most {most} for scores and output")
+        if self.scores:
+            terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
+            terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
+            spare = given - self.n - self.dim_v // 2
+            if spare < terms:
+                return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
         return None
 
     @property

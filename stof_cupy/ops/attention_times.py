@@ -223,7 +223,7 @@ def _sm90(config: sm90.Config, case: Case, c: Constants) -> Time:
         return max(spread, float(early.max(initial=0)))
 
     busy = span(tile.busy, c.wg_row_clk * shape.warpgroups, facts.sm_count)
-    alone = span(tile.alone, c.wg_row_clk, running)
+    alone = span(tile.alone, c.wg_row_clk, running) + c.block_clk
     us = _blended(busy, alone, c) / rate.clocks
     if config.cut(p):
         us += c.combine_us + 8 * config.partial_floats(p) / (rate.l2_bytes * c.wg_l2)

@@ -386,6 +386,8 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
     "change, named",
     [
         ({"n": 256, "warpgroups": 3}, "registers"),
+        ({"scores": ("Alibi",)}, "registers"),
+        ({"scores": ("Softcap",), "eager": True}, "eager"),
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
         ({"blocks": 2}, "registers|shared memory"),
@@ -394,7 +396,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"warpgroups": 1}, "blocks"),
         ({"stages": 1}, "stages"),
         ({"queries": 1, "flat": True}, "flat"),
-        ({"ahead": True, "turns": False}, "registers"),
+        ({"ahead": True, "turns": False}, "ahead|registers"),
         ({"ahead": True, "n": 64}, "ahead"),
     ],
 )
