@@ -46,7 +46,6 @@ struct AheadConsumer : Consumer<K> {
         ptx::wgmma_wait<0>();
         ptx::pin(a);
       }
-      this->release_q();
       if (row.tiles == 1) {
         weigh_last<true>(a, 0, row.masked);
       } else {
@@ -88,6 +87,7 @@ struct AheadConsumer : Consumer<K> {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     this->multiply_qk(next);
     weigh(now, bits, i, masked);
+    if (kFirst) this->release_q();  // by now the output of the row before has left
     if (!kFirst) ptx::wgmma_wait<1>();
     take_over<kFirst>(now);
     this->start_pv(values);
@@ -101,6 +101,7 @@ struct AheadConsumer : Consumer<K> {
     Bits bits;
     take_bits(bits, i, masked);
     weigh(s, bits, i, masked);
+    if (kFirst) this->release_q();
     if (!kFirst) ptx::wgmma_wait<0>();
     take_over<kFirst>(s);
   }

@@ -201,6 +201,8 @@ class Sm90Config:
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
+        if {"Alibi", "Relative"} <= set(self.scores):
+            return mismatch("scores", self.scores, "one term of distances")
         if self.scores:
             terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
             terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms

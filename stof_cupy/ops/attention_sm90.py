@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -117,7 +119,13 @@ def given(args: Args) -> Given:
 def _in_boxes(x: Array, dtype: str) -> bool:
     if x.shape[-1] > 1 and x.strides[-1] != x.itemsize:  # it is copied
         return bool(x.shape[-1] % _STORED == 0)
-    return tensormap.fault(pointer(x), dtype, *tensormap.layout(x)) is None
+    return _aligned(pointer(x) % 16, dtype, x.shape, x.strides)
+
+
+@lru_cache(maxsize=4096)
+def _aligned(start: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    where = tensormap.layout(SimpleNamespace(shape=shape, strides=strides))
+    return tensormap.fault(16 + start, dtype, *where) is None
 
 
 def legal(config: Config, case: Case) -> str:

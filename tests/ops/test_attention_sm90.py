@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, SM90_DIMS, Sm90Config, sm
 from stof_cupy.masks import MaskStack
 from stof_cupy.ops import attention_candidates, attention_cuda, attention_sm90, reference
 from stof_cupy.ops.attention_args import Scores, validate
+from stof_cupy.ops.attention_candidates import candidates
 from stof_cupy.ops.attention_demand import Given
 from stof_cupy.ops.attention_fields import Args, kind_of
-from stof_cupy.ops.attention_model import choose, explain
+from stof_cupy.ops.attention_model import choose, explain, predict
 from stof_cupy.ops.attention_rowwise import stages
 from stof_cupy.ops.attention_sm90 import Config, legal, shapes
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
-from tests.ops import gpus
+from tests.ops import forced, fuzz_case, fuzz_check, gpus
 from tests.ops.on_hopper import attend
 
 DTYPES = ("float16", "bfloat16")
@@ -387,6 +389,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
     [
         ({"n": 256, "warpgroups": 3}, "registers"),
         ({"scores": ("Alibi",)}, "registers"),
+        ({"scores": ("Alibi", "Relative"), "n": 64}, "scores"),
         ({"scores": ("Softcap",), "eager": True}, "eager"),
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
@@ -461,6 +464,34 @@ def test_where_rows_begin() -> None:
         assert attention_sm90.given(args) == Given(boxes)
     args = Case(x, x, x, None, -1.0, np.array([3])).args(None)
     assert attention_sm90.given(args) == Given(True, True, True)
+
+
+def test_more_work_takes_longer() -> None:
+    def us(config: Config, **change: Any) -> float:
+        return predict(config, gpus.case(change.pop("seq", 2048), dim=128, **change)).us
+
+    causal = masks.causal(2048).tobsr()
+    near, far = (masks.sliding_window(2048, window=w).tobsr() for w in (100, 500))
+    every = list(candidates(gpus.case(2048, causal, dim=128), ("sm90",)))
+    assert {each.splits > 1 for each in every} == {True, False}
+    for config in every:
+        by_batch = [us(config, mask=causal, batch=n) for n in (1, 2, 8, 64)]
+        by_mask = [us(config, mask=mask) for mask in (near, far, None)]
+        by_length = [us(config, seq=n, mask=None) for n in (1024, 2048, 4096)]
+        for times in (by_batch, by_mask, by_length):
+            assert all(a <= b * 1.001 for a, b in pairwise(times)), config.name
+        assert by_batch[-1] > 16 * by_batch[0]
+        slower = replace(gpus.H100, clock_khz=gpus.H100.clock_khz // 2)
+        assert us(config, mask=causal, facts=slower) > us(config, mask=causal)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_code_on_fuzzed_cases(seed: int) -> None:
+    found = [each for each in forced.instances(200) if isinstance(each, forced.Hopper)]
+    small = [each for each in found if each.name.endswith("d64_64x64_s2q2b3")]
+    case = fuzz_case.draw(seed, small, heavy=0, largest=2e4)
+    for outcome in fuzz_check.run_case(case, fuzz_check.Kernels(on_host=True)):
+        assert outcome.verdict in ("ok", "refused"), outcome
 
 
 def test_it_is_chosen_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
