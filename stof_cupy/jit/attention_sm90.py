@@ -154,7 +154,7 @@ class Sm90Config:
         """
         groups = min(self.warpgroups, 2)
         like = replace(self, warpgroups=groups, blocks=3 - groups, scores=scores)
-        like = replace(like, eager=False, ahead=False)
+        like = replace(like, eager=False, ahead=False, turns=self.turns or self.ahead)
         return like if like.fault() is None else replace(like, n=min(self.n, 64))
 
     def fault(self) -> str | None:

@@ -36,7 +36,7 @@ PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
 # Weights before maxima, and rows without a gap: each alone and both together.
-EAGER = tuple(replace(each, eager=True) for each in (ODD, IN_SEQUENCE, WIDE))
+EAGER = tuple(replace(each, eager=True) for each in (IN_SEQUENCE, WIDE))
 FREE = replace(THREE, turns=False)
 FLAT = tuple(replace(each, flat=True) for each in (SMALL, FREE, replace(WIDE, queries=2)))
 BOTH = tuple(replace(each, eager=True, flat=True) for each in (SMALL, THREE, PACKED))
@@ -340,8 +340,14 @@ def with_terms(shape: Sm90Config, name: str, seed: int, dtype: str = "bfloat16")
     return case, shape
 
 
-@pytest.mark.parametrize("name", ["softcap", "alibi", "distances", "bias", "sinks", "all"])
-@pytest.mark.parametrize("config", [SMALL, THREE, PACKED], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        *((SMALL, name) for name in ("softcap", "alibi", "distances", "bias", "sinks", "all")),
+        *((PACKED, "distances"), (PACKED, "bias"), (THREE, "alibi")),
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_the_code_with_modified_scores(config: Sm90Config, name: str) -> None:
     for seed in range(2):
         case, shape = with_terms(config, name, seed + 20)
@@ -355,12 +361,12 @@ def test_the_code_with_modified_scores(config: Sm90Config, name: str) -> None:
 def test_values_under_a_bias_that_masks() -> None:
     g = rng(13)
     q, k, v = (random_array(g, (1, 2, 100, 64), "bfloat16") for _ in range(3))
-    bias = np.zeros((1, 2, 1, 100), np.float32)
+    bias = np.zeros((1, 2, 1, 100), np.float16)
     bias[..., 60:70] = -np.inf
-    bias[:, 1, :, 5] = -3.4028235e38
+    bias[:, 1, :, 5] = -65504
     v[:, :, 60:70], v[:, 1, 5] = np.nan, np.inf
     case = Case(q, k, v, terms={"bias": bias})
-    shape = SMALL.roomy(("Additive<float>",))
+    shape = SMALL.roomy(("Additive<stof::f16>",))
     for splits in (1, 2):
         compare(case, *run_on_cpu(shape, case, 2, splits))
 
