@@ -88,14 +88,14 @@ class Constants:
     chunk_clk: float = 1880.0
     issue: float = 0.61
     row_overlap: float = 0.82
-    wgmma: float = 0.98
-    wg_l2: float = 0.91
-    wg_score_clk: float = 1.3
+    wgmma: float = 0.99
+    wg_l2: float = 0.85
+    wg_score_clk: float = 1.45
     wg_part_clk: float = 0.15
     wg_term_clk: float = 3.0
     wg_copy_clk: float = 15.0
-    wg_tile_clk: float = 800.0
-    wg_row_clk: float = 1410.0
+    wg_tile_clk: float = 1000.0
+    wg_row_clk: float = 1400.0
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
