@@ -42,6 +42,7 @@ class MaskStats:
         if mask is None:
             return None
         record: dict[str, Any] = {"rows": [*asdict(mask.row_stats()).values()], "tiles": {}}
+        record["groups"] = mask.group_share()
         for tile, packed in sorted({*tiles, *((each, False) for each in EQ1_TILES.values())}):
             if packed:
                 lists = mask.schedule(tile, layout="accumulator", packed=True)
@@ -69,6 +70,9 @@ class MaskStats:
             "lengths": self.tile_lengths(tile, packed),
         }
         return SimpleNamespace(**counts)
+
+    def group_share(self) -> float:
+        return float(self.record.get("groups", 1.0))
 
     def row_stats(self) -> RowStats:
         return RowStats(*self.record["rows"])

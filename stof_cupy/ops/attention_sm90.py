@@ -36,7 +36,7 @@ _LONG = 1 / 8  # of a CTA's work
 _MOST_SPLITS = 64
 _MOST_PARTIAL = 256 << 20  # bytes of partial results
 _WAVES = (1, 2, 4)  # slices are tried that fill the GPU so many times
-_SCATTERED = 0.75  # of what is visited is not kept: keys are packed
+_SCATTERED, _GROUPS = 0.75, 0.6  # keys are packed if so much is not kept, in whole groups of 8
 _BUILT = {tile for tile, accumulator in catalogue.MASK_BUILDS if accumulator}
 
 
@@ -199,7 +199,9 @@ def _scattered(shape: Sm90Config, case: Case) -> bool:
     if mask is None or isinstance(mask, BuiltMask) or case.given.lengths:
         return False
     tiles = case.demand.tiles((shape.m, shape.n))
-    return tiles.part * tiles.waste > _SCATTERED
+    if tiles.part * tiles.waste <= _SCATTERED:
+        return False
+    return bool(case.demand.source.group_share() < _GROUPS)
 
 
 def configs(case: Case) -> Iterator[Config]:
