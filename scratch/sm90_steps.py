@@ -1,10 +1,11 @@
 """Every variant of the Hopper attention, checked and timed on the 16 cells of issue 5, in one run that decides.
 
-    PYTHONPATH=. python3 scratch/sm90_steps.py [check] [time] [slices] [128] [64]     all by default: about 110 s on an H100 with 16 cores
+    PYTHONPATH=. python3 scratch/sm90_steps.py [check] [time] [slices] [sections] [128] [64]     all by default: about 110 s on an H100 with 16 cores
 
 compile: all kernels, on all cores (35 s of it). check: every variant with bounded waits on small cases (lengths, empty rows, slices, scores that rise);
 a hang becomes a fault with what was waited for, the variant is left out, and the others go on in another process. time: the least of ten launches after
 a flush of L2, results compared with a reference first; a short table for each shape. slices: (1,16,32768,128) longformer and decoding, lists cut or not.
+sections: how many heads are worked on at a time.
 Times go to $OUT/sm90_steps.json as they come. Then: what wins goes into SM90_CONFIGS, its column into benchmarks/notes/sm90_attention.md, and the flags
 of what loses out of Sm90Config.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 OUT = Path(os.environ.get("OUT", HERE))
 sys.path.insert(0, str(HERE.parent))
-LIMITS = {"compile": 80, "check": 60, "time": 60, "slices": 25}
+LIMITS = {"compile": 80, "check": 60, "time": 60, "slices": 25, "sections": 20}
 WAITS = "? RowFull RowEmpty QFull QEmpty KFull KEmpty VFull VEmpty Landing".split()
 MASKS = "full causal sliding causal-sliding longformer bigbird document block10".split()
 SHAPES = {128: (1, 32, 8192), 64: (16, 12, 2048)}
@@ -306,15 +307,42 @@ def slices():
             say(f"  {each.name:44} {1e3 * ms[0]:8.1f}{flag} {each.us:8.1f}")
 
 
+# ---------------------------------------------------------------- sections
+def sections(dims):
+    """How many heads are worked on at a time: 0 is what the host takes."""
+    import cupy
+    from stof_cupy.jit import device, launch
+    from stof_cupy.ops.attention_args import Scores, validate
+    from stof_cupy.ops.attention_demand import Case
+    from stof_cupy.ops.attention_fields import Args
+    from stof_cupy.ops.attention_sm90 import whole
+    from stof_cupy.ops.attention_sm90_launches import launches
+    facts, flush = device.facts(), cupy.empty(64 * 2**20, np_int32())
+    for dim in dims:
+        b, h, s = SHAPES[dim]
+        q, k, v = arrays(b, h, s, s, dim)
+        out, shape = cupy.empty_like(q), variants(dim)[0]
+        for name in ("causal", "sliding", "document", "block10"):
+            _, problem, mask, scores = validate(q, k, v, anchor(name, s), Scores(), None, out)
+            args, row = Args(problem, q, k, v, out, None, mask, scores, None), []
+            for section in (0, 1, 4, 16, b * h):
+                every, used = launches(whole(shape, Case(problem, mask, facts)), args, section=section)
+                spec, blocks, fields = every[0]
+                kernel = launch.kernel(spec, 0)
+                params = kernel.pack(**fields)
+                row.append(f"{section}: {times_ms(lambda: kernel((blocks,), params), flush)[0]:.3f}")
+            say(f"{label(shape)} {name:12}", *row)
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--cases"]:
         cases(sys.argv[2])
     elif sys.argv[1:2] == ["--stage"]:
         dims = [int(dim) for dim in sys.argv[3:]]
-        {"compile": lambda: compile_all(dims), "check": lambda: check(dims), "time": lambda: timed(dims), "slices": slices}[sys.argv[2]]()
+        {"compile": lambda: compile_all(dims), "check": lambda: check(dims), "time": lambda: timed(dims), "slices": slices, "sections": lambda: sections(dims)}[sys.argv[2]]()
     else:
         dims = [word for word in sys.argv[1:] if word.isdigit()] or ["128", "64"]
-        asked = [word for word in sys.argv[1:] if not word.isdigit()] or ["check", "time", "slices"]
+        asked = [word for word in sys.argv[1:] if not word.isdigit()] or ["check", "time", "slices", "sections"]
         for stage in ["compile", *asked]:
             start = time.time()
             say(f"--- {stage}")

@@ -240,10 +240,11 @@ def _sliced(config: Config, case: Case) -> Iterator[Config]:
     lengths = case.demand.tiles(config.tile, packed=config.packed).lengths
     longest, total = float(lengths.max(initial=0)), float(lengths.sum()) * case.demand.places
     running = case.facts.sm_count * config.shape.blocks
+    found = {}
     for waves in _WAVES:
         size = max(math.ceil(total / (waves * running)), 2)
         splits = min(math.ceil(longest / size), _MOST_SPLITS)
         cut = int(np.count_nonzero(lengths > 1.5 * size))
-        found = replace(config, long_slots=cut, splits=splits)
-        if splits > 1 and cut and not legal(found, case):
-            yield found
+        if splits > 1 and cut:
+            found[replace(config, long_slots=cut, splits=splits)] = None
+    yield from (each for each in found if not legal(each, case))

@@ -532,6 +532,13 @@ def test_candidates_are_legal_and_have_names() -> None:
                     assert legal(config, case) == "" and config.spec(case.problem)
 
 
+def test_small_cases_have_no_candidate_twice() -> None:
+    for seq in (65, 130, 256, 500):
+        for mask in (None, masks.longformer(seq, window=20, global_tokens=9).tobsr()):
+            found = list(attention_sm90.configs(gpus.case(seq, mask, heads=2)))
+            assert len(set(found)) == len(found)
+
+
 def test_what_is_long_and_what_is_cut() -> None:
     def of(mask: Any, heads: int, seq: int = 8192) -> list[Config]:
         case = gpus.case(seq, mask, dim=128, heads=heads)
