@@ -26,8 +26,8 @@ _SMEM_PER_SM = 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
 _VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead", "prefetch")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-_REGISTERS_BESIDE_TWO = 68  # the same, of two tiles of scores; tests/jit: ptxas finds them then
-# To make scores by more than the scale, of places too; what ptxas needs not to spill.
+_REGISTERS_BESIDE_TWO = 68  # the same beside two tiles of scores, as ptxas 13.5 has it
+# To make scores by more than the scale, of places too; what ptxas 13.5 needs not to spill.
 _REGISTERS_OF_SOFTCAP, _REGISTERS_OF_PLACES = 40, 64
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 

@@ -240,7 +240,7 @@ def _sliced(config: Config, case: Case) -> Iterator[Config]:
     lengths = case.demand.tiles(config.tile, packed=config.packed).lengths
     longest, total = float(lengths.max(initial=0)), float(lengths.sum()) * case.demand.places
     running = case.facts.sm_count * config.shape.blocks
-    found = {}
+    found: dict[Config, None] = {}
     for waves in _WAVES:
         size = max(math.ceil(total / (waves * running)), 2)
         splits = min(math.ceil(longest / size), _MOST_SPLITS)
