@@ -21,8 +21,7 @@ __all__ = [
 SM90_DIMS = (64, 96, 128, 192, 256)
 """Head dims of the kernel; others are filled up with zeros by the copies into shared memory."""
 
-_SMEM_PER_BLOCK = 232448
-_SMEM_PER_SM = 233472
+_SMEM_PER_BLOCK, _SMEM_PER_SM = 232448, 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
 _VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead", "prefetch")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
@@ -144,14 +143,7 @@ class Sm90Config:
         return self.tile_registers + _REGISTERS_BESIDE <= self.registers[0]
 
     def roomy(self, scores: tuple[str, ...]) -> Sm90Config:
-        """Return a configuration like this one with the registers to make scores, if there is one.
-
-        Examples
-        --------
-        >>> found = Sm90Config(128, 128, n=128, warpgroups=2).roomy(("Alibi",))
-        >>> found.name
-        'd128_128x64_s2q2b1_alibi'
-        """
+        """Return a configuration like this one with registers to make scores, if there is one."""
         groups = min(self.warpgroups, 2)
         like = replace(self, warpgroups=groups, blocks=3 - groups, scores=scores)
         like = replace(like, eager=False, ahead=False, turns=self.turns or self.ahead)
@@ -171,8 +163,7 @@ class Sm90Config:
         if self.n % 16 or not 16 <= self.n <= 256:
             return mismatch("n", self.n, "a multiple of 16 up to 256")
         if self.warpgroups not in (1, 2, 3) or self.queries not in (1, 2):
-            got = (self.warpgroups, self.queries)
-            return mismatch("(warpgroups, queries)", got, "1 to 3, and 1 or 2")
+            return mismatch("warpgroups, queries", (self.warpgroups, self.queries), "1-3, 1-2")
         if self.stages < 2:
             return mismatch("stages", self.stages, "2 or more")
         # One of one warpgroup could take more registers than there are names for.
@@ -184,8 +175,7 @@ class Sm90Config:
         if self.ahead and (self.flat or self.turns or self.scores):
             return mismatch("ahead", True, "without flat, turns and scores")
         if (self.flat or self.ahead) and not (self.overlaps and self.queries == 2):
-            expected = "False without registers for both products and two buffers for queries"
-            return mismatch("flat, ahead", (self.flat, self.ahead), expected)
+            return mismatch("flat, ahead", True, "False without room for two rows")
         wrong = self._registers_fault()
         if wrong is not None:
             return wrong
@@ -203,12 +193,11 @@ class Sm90Config:
             return mismatch("registers", needed, f"at most {most} for scores and output")
         if {"Alibi", "Relative"} <= set(self.scores):
             return mismatch("scores", self.scores, "one term of distances")
-        if self.scores:
-            terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
-            terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
-            spare = given - self.n - self.dim_v // 2
-            if spare < terms:
-                return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
+        terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
+        terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
+        spare = given - self.n - self.dim_v // 2
+        if self.scores and spare < terms:
+            return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
         return None
 
     @property
@@ -216,8 +205,8 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        flags = ("packed", "bounded", "eager", "flat", "ahead", "prefetch")
-        variant = "".join(f"_{each}" for each in flags if getattr(self, each))
+        flags = (each for each in _VARIANTS if each != "turns" and getattr(self, each))
+        variant = "".join(f"_{each}" for each in flags)
         variant += "" if self.turns or self.ahead else "_free"
         variant += "".join(f"_{stage}" for stage in self.scores)
         variant = variant.lower().replace("additive<stof::", "bias_").replace(">", "")
@@ -279,8 +268,8 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     if wrong is not None:
         raise UnsupportedError(wrong)
     t = _T[dtype]
-    numbers = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
-    numbers += [config.queries, config.blocks]
+    tile = [config.dim_qk, config.dim_v, config.n, config.warpgroups]
+    numbers = [*tile, config.stages, config.queries, config.blocks]
     variant = [str(flag).lower() for flag in (getattr(config, each) for each in _VARIANTS)]
     stages = ", ".join(f"stof::attention::{stage}" for stage in config.scores)
     arguments = [f"stof::{t}", *map(str, numbers), *variant, f"stof::attention::Scores<{stages}>"]
