@@ -20,7 +20,6 @@ from stof_cupy import env
 from stof_cupy.jit import device, nvrtc
 from stof_cupy.jit.cache import Store
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops.attention_calibration import calibrated
 from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
 from stof_cupy.ops.attention_cuda import prepared
@@ -96,7 +95,7 @@ def compile_all(facts: DeviceFacts) -> int:
             case = Cell(name, 2048, 1, dim).case(make_mask(name, 2048), facts)
             for candidate in candidates(case):
                 found[candidate.spec(case.problem)] = None
-                if isinstance(candidate, blockwise.Config) and candidate.long_slots:
+                if getattr(candidate, "splits", 1) > 1:
                     found[candidate.combine_spec(case.problem)] = None
     store = Store(env.cache_dir("kernels"))
     with ThreadPoolExecutor(cpu_count()) as pool:
@@ -135,16 +134,22 @@ def plan_group(
         case = cell.case(mask, facts)
         every = list(candidates(case))
         plans.append(Plan(cell, case, to_time(cell, case, every), len(every)))
-        tiles |= {c.tile for c in every if isinstance(c, blockwise.Config)}
+        tiles |= {(c.tile, _packed(c)) for c in every if hasattr(c, "tile")}
     for plan in plans:
         for candidate in plan.timed if mask is not None else ():
             if time.time() > until:
                 return [], None
-            if isinstance(candidate, blockwise.Config):
-                mask.schedule(candidate.tile, layout="accumulator")
+            if hasattr(candidate, "tile"):
+                how = {"packed": True} if _packed(candidate) else {}
+                mask.schedule(candidate.tile, layout="accumulator", **how)
             else:
                 mask.key_lists()
     return plans, MaskStats.of(mask, tiles)
+
+
+def _packed(candidate: Candidate) -> bool:
+    """Whether the tiles of a candidate are made of keys from anywhere."""
+    return getattr(candidate, "packed", False)
 
 
 def to_time(cell: Cell, case: Case, every: list[Candidate]) -> list[Candidate]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -24,7 +25,7 @@ from stof_cupy.ops.attention_times import time_of
 
 __all__ = ["MaskStats", "Measured", "improve", "report"]
 
-SELECTS = get_args(Select)
+SELECTS = tuple(each for each in get_args(Select) if each != "sm90")
 EQ1_TILES = {"stof-eq1": (16, 16), "stof-eq1-64": (64, 64)}
 
 
@@ -36,29 +37,49 @@ class MaskStats:
         self._schedules: dict[Any, Any] = {}
 
     @classmethod
-    def of(cls, mask: Any, tiles: Iterable[tuple[int, int]]) -> MaskStats | None:
-        """Count what `tiles` list, and Eq. 1's."""
+    def of(cls, mask: Any, tiles: Iterable[tuple[tuple[int, int], bool]]) -> MaskStats | None:
+        """Count what `tiles`, packed or not, list, and Eq. 1's."""
         if mask is None:
             return None
         record: dict[str, Any] = {"rows": [*asdict(mask.row_stats()).values()], "tiles": {}}
-        for tile in sorted({*tiles, *EQ1_TILES.values()}):
-            stats = mask.tile_stats(tile)
-            lengths, counts = np.unique(mask.tile_lengths(tile), return_counts=True)
+        record["groups"] = mask.group_share()
+        for tile, packed in sorted({*tiles, *((each, False) for each in EQ1_TILES.values())}):
+            if packed:
+                lists = mask.schedule(tile, layout="accumulator", packed=True)
+                stats, every = lists.stats, lists.lengths
+            else:
+                stats, every = mask.tile_stats(tile), mask.tile_lengths(tile)
+            lengths, counts = np.unique(every, return_counts=True)
             runs = [] if tile == (16, 16) else [lengths.tolist(), counts.tolist()]
-            record["tiles"]["x".join(map(str, tile))] = [*asdict(stats).values(), runs]
+            record["tiles"][_key(tile, packed)] = [*asdict(stats).values(), runs]
         return cls(record)
 
-    def tile_stats(self, tile: tuple[int, int]) -> ScheduleStats:
-        return ScheduleStats(*self.record["tiles"]["{}x{}".format(*tile)][:5])
+    def tile_stats(self, tile: tuple[int, int], packed: bool = False) -> ScheduleStats:
+        return ScheduleStats(*self.record["tiles"][_key(tile, packed)][:5])
 
-    def tile_lengths(self, tile: tuple[int, int]) -> Any:
-        stats, runs = self.tile_stats(tile), self.record["tiles"]["{}x{}".format(*tile)][5]
+    def tile_lengths(self, tile: tuple[int, int], packed: bool = False) -> Any:
+        runs = self.record["tiles"][_key(tile, packed)][5]
         if not runs:  # Eq. 1 asks for their sum alone
-            return np.array([stats.visited])
+            return np.array([self.tile_stats(tile).visited])
         return np.repeat(*map(np.array, runs))[::-1]
+
+    def schedule(self, tile: tuple[int, int], *, layout: str, packed: bool) -> Any:
+        """Stand in for the lists, of which the model asks for counts."""
+        counts = {
+            "stats": self.tile_stats(tile, packed),
+            "lengths": self.tile_lengths(tile, packed),
+        }
+        return SimpleNamespace(**counts)
+
+    def group_share(self) -> float:
+        return float(self.record.get("groups", 1.0))
 
     def row_stats(self) -> RowStats:
         return RowStats(*self.record["rows"])
+
+
+def _key(tile: tuple[int, int], packed: bool) -> str:
+    return "{}x{}".format(*tile) + (" packed" if packed else "")
 
 
 @dataclass

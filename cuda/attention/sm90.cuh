@@ -6,6 +6,7 @@
 // for many rows, so that loads of the next run under the end of this one.
 #pragma once
 
+#include "attention/sm90_ahead.cuh"
 #include "attention/sm90_consumer.cuh"
 #include "attention/sm90_producer.cuh"
 #include "attention/sm90_scheduler.cuh"
@@ -17,11 +18,12 @@
 namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
-          int kBlocks, bool kPacked = false, bool kBounded = false>
+          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns,
+          bool kAhead, bool kPrefetch, class Scores>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded> {
-  using Shape =
-      sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked, kBounded>;
+                          kBounded, kEager, kFlat, kTurns, kAhead, kPrefetch, Scores> {
+  using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
+                            kBounded, kEager, kFlat, kTurns, kAhead, kPrefetch, Scores>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
@@ -42,7 +44,10 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       if (warp == 1) sm90::Scheduler<Shape>(p, smem).run();
     } else {
       ptx::take_registers<Shape::kRegisters>();
-      sm90::Consumer<Shape>(p, smem, warp / 4 - 1).run();
+      if constexpr (kAhead)
+        sm90::AheadConsumer<Shape>(p, smem, warp / 4 - 1).run();
+      else
+        sm90::Consumer<Shape>(p, smem, warp / 4 - 1).run();
     }
   }
 
@@ -54,7 +59,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       }
     };
     ring(Shape::kQBarriers, kQueries, 1, kWarpgroups);
-    ring(Shape::kKBarriers, kStages, 1, kWarpgroups);
+    ring(Shape::kKBarriers, kStages, 1, 4 * kWarpgroups);  // each warp has read its bits
     ring(Shape::kVBarriers, kStages, 1, kWarpgroups);
     ring(Shape::kRowBarriers, Shape::kRows, 1, kWarpgroups + 1);  // and the producer
     ptx::mbarrier_init(smem + Shape::kBarriers + 8 * Shape::kLandingBarrier, 1);

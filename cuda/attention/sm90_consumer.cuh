@@ -3,7 +3,8 @@
 // One step, for key tile i (FlashAttention-3):
 //   start S = Q K_i^T | start O += P V_{i-1} | wait S | mask, softmax | wait O | P = S, rescale O
 // so that the second product runs under the softmax. Between the first two a warpgroup holds the
-// turn: the others' softmax then runs under its products.
+// turn: the others' softmax then runs under its products. Of a row's first tile the second product
+// is the last of the row before (kFlat), whose output leaves where others are rescaled.
 //
 // What is changed here: wgmma reads and writes registers while the code goes on. Any access to S, O
 // or P that is not ordered by the waits makes ptxas serialise everything (C75xx in its log, an
@@ -16,6 +17,7 @@
 #include "attention/sm90_softmax.cuh"
 #include "pipeline.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/operand.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/wgmma.cuh"
@@ -32,7 +34,7 @@ struct Consumer {
   // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
-  static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
+  static constexpr bool kTurns = K::kTurns && K::kWarpgroups > 1 && K::kOverlap;
   enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };  // each plus the warpgroup's number
 
   const Params& p;
@@ -50,6 +52,7 @@ struct Consumer {
   u32 weights[K::kN / 4];  // P, packed: the scores' registers in order are its operand
   float rescale[2];
   OnlineSoftmax softmax;
+  u32 leaving = 0;  // of the leader: the barrier of queries in whose buffer an output still lies
 
   __device__ __forceinline__ Consumer(const Params& params, u32 shared, int warpgroup)
       : p(params),
@@ -64,56 +67,71 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (kTurns && group == 0) ptx::barrier_arrive(kTurn, 256);  // the first turn is its own
+    bool open = false;  // whether the row before still lacks its last product
     while (true) {
-      const u32 buffer = rows.buffer();
-      wait(K::full(smem, K::kRowBarriers, buffer), rows.full(), kRowFull);
-      const Row row = Row::load(K::row_info(smem, buffer));
+      wait(K::full(smem, K::kRowBarriers, rows.buffer()), rows.full(), kRowFull);
+      const Row row = Row::load(K::row_info(smem, rows.buffer()));
+      if constexpr (K::kFlat) {
+        release_q();  // which the loads of this row may wait for
+        if (open && row.tiles <= 0) {
+          last();
+          store(softmax, rows.count - 1, queries.count - 1);
+          open = false;
+        }
+      }
       if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
-      attend(row.tiles, row.masked, row.parts, row.limit);
-      store();
+      if (open) {
+        step<true, true>(0);
+      } else {
+        begin();
+        if (row.tiles > 0) first(row.masked > 0);
+      }
+#pragma unroll 1
+      for (int i = 1; i < row.masked; ++i) step<true>(i);
+#pragma unroll 1
+      for (int i = max(1, row.masked); i < row.tiles; ++i) step<false>(i);
+      open = K::kFlat && row.tiles > 0;
+      if (!open) {
+        if (row.tiles > 0)
+          last();
+        else
+          release_q();
+        store(softmax, rows.count, queries.count);
+      }
       rows.advance();
       queries.advance();
     }
-    if (K::kQueries > 1) release_previous_q();
+    release_q();
   }
 
-  __device__ __forceinline__ void attend(int count, int masked, int parts, int limit) {
+  __device__ __forceinline__ void begin() {
     softmax = OnlineSoftmax{};
 #pragma unroll
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
-    if (count == 0) {
-      if (K::kQueries > 1) release_previous_q();
-      return;
-    }
-    first(masked, parts, limit);
-#pragma unroll 1
-    for (int i = 1; i < masked; ++i) step<true>(i, masked, parts, limit);
-#pragma unroll 1
-    for (int i = max(1, masked); i < count; ++i) step<false>(i, masked, parts, limit);
-    last();
   }
 
-  __device__ __forceinline__ void first(int masked, int parts, int limit) {
+  __device__ __forceinline__ void first(bool masked) {
     float s[K::kN / 2];
     Bits bits;
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s);
-    if (masked > 0) load_bits(bits, 0, masked, parts, limit);
-    if (K::kQueries > 1) release_previous_q();
+    if (masked) load_bits(bits, 0);
+    release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    release_k<true>();
-    if (masked > 0)
-      take_weights<true>(s, bits);
+    if (!K::kTerms) release_k();
+    if (masked)
+      take_weights<true>(s, bits, 0);
     else
-      take_weights<false>(s, bits);
+      take_weights<false>(s, bits, 0);
     pack(s);
   }
 
-  template <bool kMasked>
-  __device__ __forceinline__ void step(int i, int masked, int parts, int limit) {
-    if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i, masked, parts, limit);
+  // `kCross`: it is a row's first tile, and the product is the last of the row before.
+  template <bool kMasked, bool kCross = false>
+  __device__ __forceinline__ void step(int i) {
+    if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i);
     float s[K::kN / 2];
     Bits bits;
     const RingPosition<K::kStages> before = tiles;
@@ -121,25 +139,36 @@ struct Consumer {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     if (kTurns) ptx::barrier_sync(kTurn + group, 256);
     multiply_qk(s);
-    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
     if (kRescaleFirst) rescale_output();
     start_pv(before);
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
-    ptx::wgmma_wait<1>();
+    if (kMasked) load_bits(bits, i);
+    if (K::kFlat) release_q();
+    OnlineSoftmax done = softmax;
+    if (kCross) {
+      done.finish();
+      softmax = OnlineSoftmax{};
+    }
+    ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores
     ptx::pin(s);
-    release_k<kMasked>();
-    take_weights<kMasked>(s, bits);
-    ptx::wgmma_wait<0>();
+    if (!K::kTerms) release_k();
+    take_weights<kMasked>(s, bits, i);
+    if (!K::kTerms) ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
+    if (kCross) {
+      store(done, rows.count - 1, queries.count - 1);
+#pragma unroll
+      for (int j = 0; j < K::kDimV / 2; ++j) o[j] = 0.f;
+    }
     pack(s);
-    if (!kRescaleFirst) rescale_output();
+    if (!kCross && !kRescaleFirst) rescale_output();
   }
 
   // The same with one product after the other, for CTAs that share an SM and its registers: one's
   // softmax runs under another's products.
   template <bool kMasked>
-  __device__ __forceinline__ void step_in_sequence(int i, int masked, int parts, int limit) {
+  __device__ __forceinline__ void step_in_sequence(int i) {
     if (kRescaleFirst) rescale_output();
     start_pv(tiles);
     finish_pv();
@@ -147,11 +176,11 @@ struct Consumer {
     Bits bits;
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s);
-    if constexpr (kMasked) load_bits(bits, i, masked, parts, limit);
+    if constexpr (kMasked) load_bits(bits, i);
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    release_k<kMasked>();
-    take_weights<kMasked>(s, bits);
+    if (!K::kTerms) release_k();
+    take_weights<kMasked>(s, bits, i);
     pack(s);
     if (!kRescaleFirst) rescale_output();
   }
@@ -202,30 +231,69 @@ struct Consumer {
     ptx::pin(o);
   }
 
-  __device__ __forceinline__ void load_bits(Bits& bits, int i, int masked, int parts, int limit) {
-    if (i < parts) {
+  __device__ __forceinline__ void load_bits(Bits& bits, int i) {
+    const Row row = Row::load(K::row_info(smem, rows.buffer()));  // again, to spare registers
+    if (i < row.parts) {
       const u32 slot = smem + K::kBitmaps + tiles.buffer() * K::kBitmapBytes;
       bits.load(slot + (group * 128 + thread) * (4 * K::kMaskWords));
     } else {
       bits.keep_all();
     }
-    if (i == masked - 1) bits.cut(limit, thread % 4);
+    if (i == row.masked - 1) bits.cut(row.limit, thread % 4);
   }
 
-  // Scores to weights. What else changes scores (softcap, ALiBi, a bias) belongs before the mask:
-  // it may take a tile's position, and change s as the mask does.
-  template <bool kMasked>
-  __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits) {
-    if constexpr (kMasked) {
+  // Products to scores. Where keys or rows lie behind the end, what is read is that of the last
+  // one.
+  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2]) const {
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
+    for (int j = 0; j < K::kN / 8; ++j) {
+      // What depends on the thread and the row is not kept in registers for all columns.
+      const int at = ptx::opaque(thread);
+      const Row row = Row::load(ptx::opaque(K::row_info(smem, rows.buffer())));
+      const int query = row.q_tile * K::kM + group * 64 + at / 32 * 16 + at % 32 / 4;
+      const int first = ptx::load_shared_4(K::places(smem, tiles.buffer()) + 4 * j);
 #pragma unroll
-        for (int j = 0; j < K::kN / 8; ++j)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            s[4 * j + 2 * r + e] = bits.keeps(r, j, e) ? s[4 * j + 2 * r + e] : kNegativeInfinity;
+      for (int i = 0; i < 4; ++i) {
+        const Place place{row.batch, row.head, min(query + i / 2 * 8, p.seq_q - 1),
+                          min(first + at % 4 * 2 + i % 2, p.seq_k - 1)};
+        s[4 * j + i] = K::Scores::of(s[4 * j + i], p, place);
+      }
+      ptx::pin(s);
     }
-    softmax.update(s, p.scale_log2, rescale);
+  }
+
+  // Products to weights.
+  template <bool kMasked>
+  __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits, int tile) {
+    if constexpr (K::kTerms) {
+      make_scores(s);
+      release_k();
+    }
+    const float scale = K::kTerms ? 1.f : p.factor;
+    if (kMasked) bits.mask(s);
+    float added[4];
+    if constexpr (K::kEager) {
+      rescale[0] = rescale[1] = 1.f;
+      const bool looked = softmax.fresh();
+      if (looked) softmax.raise(s, scale, rescale);
+      softmax.weigh(s, scale, added);
+      if (!looked && !softmax.fit(added)) {
+        if (softmax.finite(added)) {
+          softmax.lower(s, added, rescale);
+        } else {
+          ptx::wgmma_wait<0>();  // there are not enough registers beside P
+          ptx::pin(o);
+          const u32 info = K::row_info(smem, rows.buffer());
+          Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
+          softmax.raise(s, scale, rescale);
+          softmax.weigh(s, scale, added);
+        }
+      }
+    } else {
+      softmax.raise(s, scale, rescale);
+      softmax.weigh(s, scale, added);
+    }
+    softmax.add(added);
   }
 
   __device__ __forceinline__ void pack(const float (&s)[K::kN / 2]) {
@@ -239,11 +307,10 @@ struct Consumer {
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= rescale[i / 2 % 2];
   }
 
-  // Every thread reads the bitmap that comes with the keys, so all have to be done with it.
-  template <bool kMasked>
+  // Every warp reads of the bitmap that comes with the keys, so each has to say that it is done.
   __device__ __forceinline__ void release_k() {
-    if (kMasked) sync_warpgroup();
-    if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kKBarriers, tiles.buffer()));
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(K::empty(smem, K::kKBarriers, tiles.buffer()));
   }
 
   __device__ __forceinline__ void release_v(RingPosition<K::kStages> position) {
@@ -251,39 +318,51 @@ struct Consumer {
   }
 
   // Called when the row after has begun: by then the output has left the buffer.
-  __device__ __forceinline__ void release_previous_q() {
-    if (queries.count == 0 || !leader) return;
-    const RingPosition<K::kQueries> previous{queries.count - 1};
+  __device__ __forceinline__ void release_q() {
+    if (leaving == 0) return;
     ptx::bulk_wait_read();
-    ptx::mbarrier_arrive(K::empty(smem, K::kQBarriers, previous.buffer()));
+    ptx::mbarrier_arrive(leaving);
+    leaving = 0;
   }
 
   __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
 
-  __device__ __forceinline__ void store() {
-    const u32 buffer = rows.buffer();
+  __device__ __forceinline__ void store(OnlineSoftmax softmax, u32 row_count, u32 query_count) {
+    const u32 buffer = RingPosition<K::kRows>{row_count}.buffer();
+    const u32 queries = RingPosition<K::kQueries>{query_count}.buffer();
     const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers
     const int first_row = row.q_tile * K::kM + group * 64;
-    Epilogue<K> epilogue{p, smem + K::kQ + queries.buffer() * K::kBufferQ, group, thread};
-    epilogue.store_lse(softmax, first_row, row);
-
-    const float inverse[2] = {row.poison ? kNaN : softmax.inverse_sum(0),
-                              row.poison ? kNaN : softmax.inverse_sum(1)};
+    Epilogue<K> epilogue{p, smem + K::kQ + queries * K::kBufferQ, group, thread};
+    bool finite = true;
+    if (row.partial >= 0) {
+      finite = epilogue.store_partial(o, softmax, row);
+    } else {
+      float share[2] = {1.f, 1.f};
+      if (p.sinks != nullptr) {
+        const float sink = p.sinks[row.head] * kLog2e;
 #pragma unroll
-    for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    sync_warpgroup();  // nobody reads the queries any more
-    const bool finite = epilogue.stage(o);
+        for (int r = 0; r < 2; ++r) share[r] = softmax.admit(r, sink);
+      }
+      epilogue.store_lse(softmax, first_row, row);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) share[r] = row.poison ? kNaN : share[r] * softmax.inverse_sum(r);
+#pragma unroll
+      for (int i = 0; i < K::kDimV / 2; ++i) o[i] *= share[i / 2 % 2];
+      sync_warpgroup();  // nobody reads the queries any more
+      finite = epilogue.stage(o);
+    }
     // Of a masked key, a value that is not finite has still come through, as 0 * NaN.
-    if (row.masked > 0 && !finite) epilogue.compute_again(softmax, first_row, row);
+    if ((K::Scores::kMasks || row.masked > 0) && !finite) {
+      const Epilogue<K> here{p, epilogue.buffer, group, ptx::opaque(thread)};
+      here.compute_again(softmax, first_row, row);
+    }
     ptx::fence_async_proxy();
     sync_warpgroup();
     if (leader) {
-      epilogue.send(first_row, row);
+      if (row.partial < 0) epilogue.send(first_row, row);
       ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
-      if (K::kQueries == 1) {
-        ptx::bulk_wait_read();
-        ptx::mbarrier_arrive(K::empty(smem, K::kQBarriers, queries.buffer()));
-      }
+      leaving = K::empty(smem, K::kQBarriers, queries);
+      if (K::kQueries == 1) release_q();
     }
   }
 };

@@ -4,6 +4,7 @@
 #include "attention/sm90_shape.cuh"
 #include "attention/sm90_softmax.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/packed.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
@@ -32,18 +33,47 @@ struct Epilogue {
   // Returns whether the warp's output is all finite.
   __device__ __forceinline__ bool stage(const float (&o)[K::kDimV / 2]) const {
     const int row = thread / 32 * 16 + thread % 16;
-    u32 zero = 0;
+    u32 zero[4] = {0, 0, 0, 0};  // sums that do not wait for each other
 #pragma unroll
     for (int j = 0; j < K::kDimV / 16; ++j) {
       u32 r[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         r[e] = ptx::pack<T>(o[8 * j + 2 * e], o[8 * j + 2 * e + 1]);
-        zero = ptx::add_zero_times<T>(r[e], zero);
+        zero[e] = ptx::add_zero_times<T>(r[e], zero[e]);
       }
       ptx::stmatrix_x4(address(row, 2 * j + thread % 32 / 16), r[0], r[1], r[2], r[3]);
     }
-    return !__any_sync(0xffffffff, (zero & 0x7fff7fff) != 0);
+    const u32 all = zero[0] | zero[1] | zero[2] | zero[3];
+    return !__any_sync(0xffffffff, (all & 0x7fff7fff) != 0);
+  }
+
+  // A slice's result, see Params::partial; returns as stage() does.
+  __device__ __forceinline__ bool store_partial(const float (&o)[K::kDimV / 2],
+                                                const OnlineSoftmax& softmax,
+                                                const Row& row) const {
+    float* to = partial(row);
+    float zero[2] = {0.f, 0.f};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = group * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+      float* values = to + at * K::kDimV + thread % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < K::kDimV / 8; ++j) {
+        const float x = o[4 * j + 2 * r], y = o[4 * j + 2 * r + 1];
+        *reinterpret_cast<float2*>(values + 8 * j) = make_float2(x, y);
+        zero[0] = fmaf(x, 0.f, zero[0]);
+        zero[1] = fmaf(y, 0.f, zero[1]);
+      }
+      if (thread % 4 == 0)
+        *reinterpret_cast<float2*>(to + K::kM * K::kDimV + 2 * at) =
+            make_float2(softmax.origin[r], softmax.sum[r]);
+    }
+    return __all_sync(0xffffffff, zero[0] + zero[1] == 0.f);
+  }
+
+  __device__ __forceinline__ float* partial(const Row& row) const {
+    return p.partial + static_cast<i64>(row.partial) * (K::kM * (K::kDimV + 2));
   }
 
   __device__ __forceinline__ void send(int first_row, const Row& row) const {
@@ -76,7 +106,10 @@ struct Epilogue {
     const T* q = p.q + info.batch * p.q_batch + info.head * p.q_head;
     const T* k = p.k + info.batch * p.k_batch + kv_head * p.k_head;
     const T* v = p.v + info.batch * p.v_batch + kv_head * p.v_head;
-    const float norm[2] = {softmax.log2_sum_exp(0), softmax.log2_sum_exp(1)};
+    // Weights are relative to the sum of all, in a slice to its origin.
+    const bool whole = info.partial < 0;
+    const float norm[2] = {whole ? softmax.log2_sum_exp(0) : softmax.origin[0],
+                           whole ? softmax.log2_sum_exp(1) : softmax.origin[1]};
 
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {
@@ -97,8 +130,7 @@ struct Epilogue {
         const int entry = info.entry(i);
         const int keys = i == info.masked - 1 ? info.limit : K::kN;
         const int id = i < info.parts ? p.bitmap_id[entry] : -1;
-        const u32* bits =
-            id < 0 ? nullptr : p.bitmaps + static_cast<i64>(id) * (K::kBitmapBytes / 4);
+        const u32* bits = id < 0 ? nullptr : bitmap(id);
 #pragma unroll 1
         for (int key = 0; key < keys; ++key) {
           if (bits != nullptr && !kept(bits, warp, r, key)) continue;
@@ -108,7 +140,10 @@ struct Epilogue {
           for (int e = 0; e < kEachQk; ++e)
             if (lane + 32 * e < p.dim_qk)
               score += query[e] * ptx::to_float(k[at * p.k_row + lane + 32 * e]);
-          const float weight = ptx::exp2(fmaf(warp_sum(score), p.scale_log2, -origin));
+          const Place place{info.batch, info.head, row, static_cast<int>(at)};
+          score = K::Scores::of(warp_sum(score), p, place);
+          if (K::Scores::kMasks && score == kNegativeInfinity) continue;
+          const float weight = ptx::exp2(score - origin);
 #pragma unroll
           for (int e = 0; e < kEachV; ++e)
             if (lane + 32 * e < p.dim_v)
@@ -116,10 +151,60 @@ struct Epilogue {
         }
       }
 #pragma unroll
-      for (int i = 0; i < kEachV; ++i)
-        ptx::store_shared_2(address(16 * warp + r, 4 * i + lane / 8) + lane % 8 * 2,
-                            ptx::from_float<T>(out[i]).bits);
+      for (int i = 0; i < kEachV; ++i) {
+        const int column = lane + 32 * i;
+        if (whole)
+          ptx::store_shared_2(address(16 * warp + r, column / 8) + lane % 8 * 2,
+                              ptx::from_float<T>(out[i]).bits);
+        else if (column < K::kDimV)
+          partial(info)[(group * 64 + 16 * warp + r) * K::kDimV + column] = out[i];
+      }
     }
+  }
+
+  // The lane's scores of a tile once more. It is slow, and runs only if a score exceeds all before
+  // by more than a float's range (OnlineSoftmax). `info` is where the row is: read again each time,
+  // to spare registers.
+  __device__ __forceinline__ void score_again(float (&s)[K::kN / 2], u32 info, int tile) const {
+#pragma unroll 1
+    for (int i = 0; i < K::kN / 2; ++i) {
+      // What depends on the thread alone is not kept in registers for this.
+      const Epilogue here{p, buffer, group, ptx::opaque(thread)};
+      const int r = here.thread % 32 / 4 + i / 2 % 2 * 8;
+      const int key = i / 4 * 8 + here.thread % 4 * 2 + i % 2;
+      const bool counted = here.counts(info, tile, r, key);
+      const T* x = counted ? here.query_again(info, r) : p.q;
+      const T* y = counted ? here.key_again(info, tile, key) : p.k;
+      float score = 0.f;
+#pragma unroll 1
+      for (int e = 0; e < p.dim_qk; ++e)
+        score = fmaf(ptx::to_float(x[e]), ptx::to_float(y[e]), score);
+      if (!counted) score = kNegativeInfinity;
+#pragma unroll
+      for (int j = 0; j < K::kN / 2; ++j) s[j] = i == j ? score : s[j];  // registers have no index
+    }
+  }
+
+  // Whether row r of the warp's sixteen keeps key `key` of a tile, if there is such a row.
+  __device__ __forceinline__ bool counts(u32 info, int tile, int r, int key) const {
+    const Row row = Row::load(info);
+    if (row.q_tile * K::kM + group * 64 + thread / 32 * 16 + r >= p.seq_q) return false;
+    if (tile == row.masked - 1 && key >= row.limit) return false;
+    const int id = tile < row.parts ? p.bitmap_id[row.entry(tile)] : -1;
+    return id < 0 || kept(bitmap(id), thread / 32, r, key);
+  }
+  __device__ __forceinline__ const T* query_again(u32 info, int r) const {
+    const Row row = Row::load(info);
+    const int at = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + r;
+    return p.q + row.batch * p.q_batch + row.head * p.q_head + at * p.q_row;
+  }
+  __device__ __forceinline__ const T* key_again(u32 info, int tile, int key) const {
+    const Row row = Row::load(info);
+    const i64 at = position(row.entry(tile), tile < row.parts, key);
+    return p.k + row.batch * p.k_batch + row.head / p.heads_per_kv * p.k_head + at * p.k_row;
+  }
+  __device__ __forceinline__ const u32* bitmap(int id) const {
+    return p.bitmaps + static_cast<i64>(id) * (K::kBitmapBytes / 4);
   }
 
   // Where in the sequence key `key` of a listed tile stands.

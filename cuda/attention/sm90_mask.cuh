@@ -1,6 +1,7 @@
 // The bits of a lane's scores: which of them count.
 #pragma once
 
+#include "attention/softmax.cuh"
 #include "ptx/shared.cuh"
 #include "types.cuh"
 
@@ -41,6 +42,12 @@ struct MaskBits {
       }
       word[i] &= keep;
     }
+  }
+
+  __device__ __forceinline__ void mask(float (&s)[kN / 2]) const {
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i)
+      s[i] = keeps(i / 2 % 2, i / 4, i % 2) ? s[i] : kNegativeInfinity;
   }
 
   __device__ __forceinline__ bool keeps(int r, int j, int e) const {

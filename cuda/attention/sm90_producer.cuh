@@ -1,6 +1,7 @@
 // The loading warp of the sm_90a attention: queries, keys with their bitmaps, and values.
 //
-// Keys travel one tile ahead of values, because they are needed one softmax earlier.
+// Keys travel one tile ahead of values, because they are needed one softmax earlier; across rows
+// too.
 #pragma once
 
 #include "attention/sm90_shape.cuh"
@@ -14,20 +15,26 @@ template <class K>
 struct Producer {
   using Params = typename K::Params;
 
+  // A tile of a row's list.
+  struct Tile {
+    int col;
+    int group;  // of a packed tile, the group of 8 keys that this lane knows
+    int batch, kv_head;
+    bool part;
+    int clear;  // the first key whose value the length cuts off, or kN
+  };
+
   const Params& p;
   const u32 smem;
   const int lane;
   const bool leader;  // the lane that starts copies
   const Waiter<K::kBounded> wait;
-  u32 row_count = 0;  // each takes a place in the rings of rows and of queries
-  RingPosition<K::kStages> keys;
+  RingPosition<K::kRows> rows;
+  RingPosition<K::kQueries> queries;
+  RingPosition<K::kStages> keys, values;
   u32 landings = 0;
-  int col = 0, id = 0;  // of 32 tiles of the list, one a lane
-
-  // Of the row in work, what is needed for every tile; the rest stays in shared memory.
-  u32 info;
-  int batch, kv_head, tiles, parts;
-  int clear_at;  // the tile whose values the length cuts through, or -1
+  Tile tile;
+  bool open = false;  // whether the values of `tile` are still to be loaded
 
   __device__ __forceinline__ Producer(const Params& params, u32 shared)
       : p(params),
@@ -38,151 +45,168 @@ struct Producer {
 
   __device__ __forceinline__ void run() {
     while (true) {
-      const RingPosition<K::kRows> rows{row_count};
-      wait(K::full(smem, K::kRowBarriers, rows.buffer()), rows.full(), kRowFull);
-      if (!begin(rows.buffer())) break;
-      load();
+      const u32 full = K::full(smem, K::kRowBarriers, rows.buffer());
+      // The values of a row's last tile come after the first keys of the next row, if it is known.
+      if (open && !__all_sync(0xffffffff, ptx::mbarrier_test(full, rows.full()))) load_v();
+      wait(full, rows.full(), kRowFull);
+      const int tiles = current().tiles;
+      if (open && tiles <= 0) load_v();
+      if (tiles < 0) break;
+      load(tiles);
       __syncwarp();  // all lanes have read what they need of the row
       if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, rows.buffer()));
-      ++row_count;
+      rows.advance();
     }
     // A hang of the consumers between themselves shows here if nowhere else.
     if constexpr (K::kBounded) {
-      const RingPosition<K::kQueries> last{row_count - 1};
-      if (row_count > 0) wait(K::empty(smem, K::kQBarriers, last.buffer()), last.full(), kQEmpty);
+      const RingPosition<K::kQueries> last{queries.count - 1};
+      if (queries.count > 0)
+        wait(K::empty(smem, K::kQBarriers, last.buffer()), last.full(), kQEmpty);
     }
   }
 
-  // Returns false if there are no more rows.
-  __device__ __forceinline__ bool begin(u32 buffer) {
-    info = K::row_info(smem, buffer);
-    const Row row = Row::load(info);
-    batch = row.batch;
-    kv_head = row.head / p.heads_per_kv;
-    tiles = row.tiles;
-    parts = row.parts;
-    clear_at = row.clear ? row.masked - 1 : -1;
-    return tiles >= 0;
+  // The row in work: read each time, to spare registers.
+  __device__ __forceinline__ Row current() const {
+    return Row::load(K::row_info(smem, rows.buffer()));
   }
 
   // A row without keys takes a query buffer too: its output goes out through it.
-  __device__ __forceinline__ void load() {
+  __device__ __forceinline__ void load(int tiles) {
     // With one buffer for queries, it is free later than the first key buffer.
     constexpr bool kQueriesFirst = K::kQueries > 1;
     if (kQueriesFirst || tiles == 0) load_q();
-    Tile before;
-    for (int i = 0; i <= tiles && tiles > 0; ++i) {
-      Tile tile;
-      if (i < tiles) {
-        tile = pick(i);
-        load_k(i, tile);
-        if (!kQueriesFirst && i == 0) load_q();
-      }
-      if (i > 0) load_v(i - 1, before);
-      before = tile;
+    for (int i = 0; i < tiles; ++i) {
+      const Tile before = tile;
+      tile = pick(i);
+      load_k(i);
+      if (open) load_v(before);
+      open = true;
+      if (!kQueriesFirst && i == 0) load_q();
     }
   }
 
-  // A tile of the row's list.
-  struct Tile {
-    int col, id;
-    int group;  // of a packed tile, the group of 8 keys that this lane knows
-  };
-
-  // The list is read 32 tiles at a time, so that the loop seldom waits for memory.
+  // The scheduler has read the first 32 tiles of the list; further ones take their place.
   __device__ __forceinline__ Tile pick(int i) {
-    if (i % 32 == 0) {
+    const Row row = current();
+    const u32 list = K::list(smem, rows.buffer());
+    if (i > 0 && i % Row::kListed == 0) {
       const int mine = i + lane;
-      const int entry = Row::load(info).entry(mine);
-      col = id = 0;
-      if (mine < tiles) col = p.cols ? p.cols[entry] : entry;
-      if (mine < parts) id = p.bitmap_id[entry];
+      const int entry = row.entry(mine);
+      __syncwarp();
+      if (mine < row.tiles) ptx::store_shared_4(list + 4 * lane, column(entry));
+      if (mine < row.parts)
+        ptx::store_shared_4(list + K::kListBytes + 4 * lane, static_cast<u32>(p.bitmap_id[entry]));
+      __syncwarp();
     }
-    Tile tile;
-    tile.col = __shfl_sync(0xffffffff, col, i % 32);
-    tile.id = __shfl_sync(0xffffffff, id, i % 32);
-    tile.group = -1;
-    if (K::kPacked && i < parts && lane < K::kGroups)
-      tile.group = p.groups[static_cast<i64>(tile.col) * K::kGroups + lane];
-    return tile;
+    const u32 at = list + i % Row::kListed * 4;
+    Tile found;
+    found.col = ptx::load_shared_4(at);
+    found.batch = row.batch;
+    found.kv_head = row.head / p.heads_per_kv;
+    found.part = i < row.parts;
+    found.clear = row.clear && i == row.masked - 1 ? row.limit : K::kN;
+    found.group = -1;
+    if (K::kPacked && found.part && lane < K::kGroups)
+      found.group = p.groups[static_cast<i64>(found.col) * K::kGroups + lane];
+    return found;
+  }
+
+  __device__ __forceinline__ u32 column(int entry) const {
+    return static_cast<u32>(p.cols ? p.cols[entry] : entry);
   }
 
   __device__ __forceinline__ void load_q() {
-    const RingPosition<K::kQueries> queries{row_count};
     const u32 buffer = queries.buffer();
     const u32 full = K::full(smem, K::kQBarriers, buffer);
     wait(K::empty(smem, K::kQBarriers, buffer), queries.empty(), kQEmpty);
-    const Row row = Row::load(info);
+    const Row row = current();
     if (leader) {
       ptx::mbarrier_arrive_expect(full, K::kBytesQ);
 #pragma unroll
       for (int slab = 0; slab < K::kSlabsQk; ++slab)
         ptx::tma_load(smem + K::kQ + buffer * K::kBufferQ + slab * K::kSlabBytesQ, p.map_q, full,
-                      64 * slab, row.q_tile * K::kM, row.head, batch, ptx::L2::kOnce);
+                      64 * slab, row.q_tile * K::kM, row.head, row.batch, ptx::L2::kOnce);
     }
+    queries.advance();
   }
 
-  __device__ __forceinline__ void load_k(int i, const Tile& tile) {
+  __device__ __forceinline__ void load_k(int i) {
     const u32 buffer = keys.buffer();
     const u32 full = K::full(smem, K::kKBarriers, buffer);
     const u32 bitmap = smem + K::kBitmaps + buffer * K::kBitmapBytes;
-    const bool part = i < parts;
-    const bool whole = K::kPacked && part && tile.id < 0;
     wait(K::empty(smem, K::kKBarriers, buffer), keys.empty(), kKEmpty);
+    const u32 list = K::list(smem, rows.buffer()) + K::kListBytes;
+    const int id = ptx::load_shared_4(list + i % Row::kListed * 4);
+    const bool whole = K::kPacked && tile.part && id < 0;
     if (whole) fill_bitmap(bitmap);
+    if (K::kTerms) {
+      store_places(buffer);
+      __syncwarp();
+    }
     if (leader) {
-      const bool copied = part && !whole;
+      const bool copied = tile.part && !whole;
       ptx::mbarrier_arrive_expect(full, K::kBytesK + (copied ? K::kBitmapBytes : 0));
       if (copied)
-        ptx::bulk_load(bitmap, p.bitmaps + static_cast<i64>(tile.id) * (K::kBitmapBytes / 4),
+        ptx::bulk_load(bitmap, p.bitmaps + static_cast<i64>(id) * (K::kBitmapBytes / 4),
                        K::kBitmapBytes, full);
     }
-    copy<K::kSlabsQk>(K::kK + buffer * K::kBytesK, p.map_k, p.map_k_group, full, part, tile);
+    copy<K::kSlabsQk>(K::kK + buffer * K::kBytesK, p.map_k, p.map_k_group, full, tile);
     keys.advance();
   }
 
-  // Keys are one tile ahead, so a tile's values go to the buffer before that of the next keys; or
-  // two before, where the row's last keys have been loaded.
-  __device__ __forceinline__ void load_v(int i, const Tile& tile) {
-    const RingPosition<K::kStages> values{keys.count - (i + 1 < tiles ? 2 : 1)};
+  // Which keys stand in the tile; those of no group are behind the end.
+  __device__ __forceinline__ void store_places(u32 buffer) const {
+    if (lane >= K::kGroups) return;
+    int key = tile.col * K::kN + 8 * lane;
+    if (K::kPacked && tile.part) key = tile.group < 0 ? p.seq_k : 8 * tile.group;
+    ptx::store_shared_4(K::places(smem, buffer) + 4 * lane, static_cast<u32>(key));
+  }
+
+  __device__ __forceinline__ void load_v() {
+    load_v(tile);
+    open = false;
+  }
+
+  __device__ __forceinline__ void load_v(const Tile& of) {
     const u32 buffer = values.buffer();
     const u32 full = K::full(smem, K::kVBarriers, buffer);
-    const bool clear = i == clear_at;
     const u32 landing = smem + K::kBarriers + 8 * K::kLandingBarrier;
+    const bool clear = of.clear < K::kN;
     const u32 barrier = clear ? landing : full;
     wait(K::empty(smem, K::kVBarriers, buffer), values.empty(), kVEmpty);
     if (leader) ptx::mbarrier_arrive_expect(barrier, K::kBytesV);
-    copy<K::kSlabsV>(K::kV + buffer * K::kBytesV, p.map_v, p.map_v_group, barrier, i < parts, tile);
+    copy<K::kSlabsV>(K::kV + buffer * K::kBytesV, p.map_v, p.map_v_group, barrier, of);
     if (clear) {
       wait(landing, landings++ & 1, kLanding);
-      clear_values(K::kV + buffer * K::kBytesV, Row::load(info).limit);
+      clear_values(K::kV + buffer * K::kBytesV, of.clear);
       if (leader) ptx::mbarrier_arrive(full);
     }
+    values.advance();
   }
 
   template <int kSlabs>
   __device__ __forceinline__ void copy(u32 to, const ptx::TensorMap& map,
-                                       const ptx::TensorMap& map_group, u32 barrier, bool part,
-                                       const Tile& tile) const {
+                                       const ptx::TensorMap& map_group, u32 barrier,
+                                       const Tile& of) const {
     __syncwarp();  // the bytes are announced, and lanes that wrote to the buffers are done
-    if (K::kPacked && part) {
+    if (K::kPacked && of.part) {
       // A copy's operands are the same for all lanes, so lanes could not start theirs at once.
 #pragma unroll 1
       for (int i = 0; i < K::kGroups; ++i) {
-        const int group = __shfl_sync(0xffffffff, tile.group, i);
+        const int group = __shfl_sync(0xffffffff, of.group, i);
         const int first_row = group < 0 ? p.seq_k : 8 * group;  // behind the end are zeros
         if (leader) {
 #pragma unroll
           for (int slab = 0; slab < kSlabs; ++slab)
             ptx::tma_load(smem + to + slab * K::kSlabBytesKv + i * (8 * 128), map_group, barrier,
-                          64 * slab, first_row, kv_head, batch, ptx::L2::kAgain);
+                          64 * slab, first_row, of.kv_head, of.batch, ptx::L2::kAgain);
         }
       }
     } else if (leader) {
 #pragma unroll
       for (int slab = 0; slab < kSlabs; ++slab)
-        ptx::tma_load(smem + to + slab * K::kSlabBytesKv, map, barrier, 64 * slab, tile.col * K::kN,
-                      kv_head, batch, ptx::L2::kAgain);
+        ptx::tma_load(smem + to + slab * K::kSlabBytesKv, map, barrier, 64 * slab, of.col * K::kN,
+                      of.kv_head, of.batch, ptx::L2::kAgain);
     }
   }
 

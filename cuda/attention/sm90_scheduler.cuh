@@ -1,15 +1,28 @@
 // Which rows (query tiles of a head) a CTA computes: the scheduling warp of the sm_90a attention.
 //
-// CTAs stay for many rows. Each takes the next one off a counter, one row ahead of its own work, so
-// that nobody waits for the look-ups. Rows come longest first: those that are long beside a CTA's
-// share of the work first of all heads, then the others of a section of heads, whose keys and
-// values fit into L2, before those of the next.
+// CTAs stay for many rows. Each takes the next one off a counter, ahead of its own work, so that
+// nobody waits for the look-ups: they are done while the row's place in the ring is still taken.
+// Rows come longest first: those that are long beside a CTA's share of the work first of all heads,
+// then the others of a section of heads, whose keys and values fit into L2, before those of the
+// next.
 #pragma once
 
 #include "attention/sm90_shape.cuh"
 #include "pipeline.cuh"
 
 namespace stof::attention::sm90 {
+
+// The number of the mask of a batch and head.
+template <class Params>
+__device__ __forceinline__ i64 mask_number(const Params& p, int batch, int head) {
+  return p.mask_of ? p.mask_of[static_cast<i64>(batch) * p.mask_batch + head * p.mask_head] : 0;
+}
+
+// The query tile at a slot.
+template <class Params>
+__device__ __forceinline__ int q_tile_at(const Params& p, i64 mask, int slot, int q_tiles) {
+  return p.order ? p.order[mask * q_tiles + slot] : slot;
+}
 
 template <class K>
 struct Scheduler {
@@ -26,21 +39,46 @@ struct Scheduler {
 
   __device__ __forceinline__ void run() {
     const int q_tiles = ceil_div(p.seq_q, K::kM);
-    const int total = q_tiles * p.heads * p.batch;
+    const int total = (q_tiles + p.long_slots * (p.splits - 1)) * p.heads * p.batch;
     int ticket = blockIdx.x;
     while (true) {
       const u32 buffer = position.buffer();
-      wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
       const bool more = ticket < total;
       const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};
-      if (lane == 0) {
-        row.store(K::row_info(smem, buffer));
-        ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
-      }
+      const bool listed = lane < row.tiles;
+      const int entry = row.entry(lane);
+      const int col = listed ? column(entry) : 0;
+      const int id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;
+      if (K::kPrefetch) prefetch(row, col);
+      wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
+      ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(col));
+      ptx::store_shared_4(K::list(smem, buffer) + K::kListBytes + 4 * lane, static_cast<u32>(id));
+      if (lane == 0) row.store(K::row_info(smem, buffer));
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
       if (!more) break;
       position.advance();
       if (lane == 0) ticket = next(total);
       ticket = __shfl_sync(0xffffffff, ticket, 0);
+    }
+  }
+
+  // Brings what the row begins with from memory, while others are in work. `cols` are those of the
+  // list's first 32 tiles, one a lane.
+  __device__ __forceinline__ void prefetch(const Row& row, int cols) const {
+    constexpr int kTiles = 6;
+    if (lane == 0 && row.tiles > 0)
+      for (int slab = 0; slab < K::kSlabsQk; ++slab)
+        ptx::tma_prefetch(p.map_q, 64 * slab, row.q_tile * K::kM, row.head, row.batch);
+    for (int i = K::kPacked ? row.parts : 0; i < min(row.tiles, kTiles); ++i) {
+      const int first = __shfl_sync(0xffffffff, cols, i) * K::kN;
+      const int head = row.head / p.heads_per_kv;
+      if (lane == 0) {
+        for (int slab = 0; slab < K::kSlabsQk; ++slab)
+          ptx::tma_prefetch(p.map_k, 64 * slab, first, head, row.batch);
+        for (int slab = 0; slab < K::kSlabsV; ++slab)
+          ptx::tma_prefetch(p.map_v, 64 * slab, first, head, row.batch);
+      }
     }
   }
 
@@ -54,10 +92,10 @@ struct Scheduler {
 
   __device__ __forceinline__ Row find(int ticket, int q_tiles) {
     const int all_heads = p.batch * p.heads;
-    const int rest = ticket - p.long_slots * all_heads;
+    const int rest = ticket - p.long_slots * all_heads * p.splits;
     const int per_section = p.section * (q_tiles - p.long_slots);
-    int slot = ticket / all_heads;
-    int of_all = ticket % all_heads;
+    int slot = ticket / p.splits / all_heads;
+    int of_all = ticket / p.splits % all_heads;
     if (rest >= 0) {
       const int first_head = rest / per_section * p.section;
       const int heads_here = min(p.section, all_heads - first_head);
@@ -69,9 +107,9 @@ struct Scheduler {
     row.batch = of_all / p.heads;
     row.head = of_all % p.heads;
     row.poison = p.overflow != nullptr && *p.overflow != 0;
-    const i64 at = static_cast<i64>(row.batch) * p.mask_batch + row.head * p.mask_head;
-    const i64 mask = p.mask_of ? p.mask_of[at] : 0;
-    row.q_tile = p.order ? p.order[mask * q_tiles + slot] : slot;
+    const i64 mask = mask_number(p, row.batch, row.head);
+    row.q_tile = q_tile_at(p, mask, slot, q_tiles);
+    row.partial = rest < 0 && p.splits > 1 ? ticket : -1;
 
     row.limit = K::kN;
     row.tiles = row.masked = row.parts = row.first = row.last = row.clear = 0;
@@ -102,7 +140,24 @@ struct Scheduler {
         row.clear = length < p.seq_k;
       }
     }
+    if (row.partial >= 0) take_slice(row, ticket % p.splits);
     return row;
+  }
+
+  // Leaves of a row's list the tiles of one slice.
+  __device__ __forceinline__ void take_slice(Row& row, int slice) const {
+    const int begin = static_cast<int>(static_cast<i64>(row.tiles) * slice / p.splits);
+    const int end = static_cast<int>(static_cast<i64>(row.tiles) * (slice + 1) / p.splits);
+    const int cut = row.masked - 1;  // the tile that the length may cut through
+    if (cut < begin || cut >= end) {
+      row.limit = K::kN;
+      row.clear = 0;
+    }
+    row.first += begin;
+    row.last -= max(0, begin - row.parts);
+    row.tiles = end - begin;
+    row.masked = max(0, min(row.masked, end) - begin);
+    row.parts = max(0, min(row.parts, end) - begin);
   }
 
   __device__ __forceinline__ int column(int entry) const { return p.cols ? p.cols[entry] : entry; }

@@ -1,13 +1,14 @@
 // Sizes, parameters and shared memory of the sm_90a attention kernel.
 #pragma once
 
+#include "attention/element_scores.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "types.cuh"
 
 namespace stof::attention::sm90 {
 
-// What a CTA is told of one query tile.
+// What a CTA is told of one query tile, or of a slice of its list.
 struct Row {
   int q_tile, head, batch;
   int poison;  // the answer is NaN
@@ -19,13 +20,15 @@ struct Row {
   // Where the lists are: tile i is entry first + i if it has a bitmap, entry last - (i - parts) if
   // not.
   int first, last;
-  int clear;  // beyond the limit lie values, which are not to be used
+  int clear;    // beyond the limit lie values, which are not to be used
+  int partial;  // of a slice, the number of its result (Params::partial); else -1
 
   __device__ __forceinline__ int entry(int i) const {
     return i < parts ? first + i : last - (i - parts);
   }
 
   static constexpr int kBytes = 48;
+  static constexpr int kListed = 32;  // entries whose column and bitmap come with a row
 
   __device__ static __forceinline__ Row load(u32 address) {
     const uint4 a = ptx::load_shared_16(address);
@@ -34,27 +37,82 @@ struct Row {
     Row row;
     row.q_tile = a.x, row.head = a.y, row.batch = a.z, row.poison = a.w;
     row.tiles = b.x, row.masked = b.y, row.parts = b.z, row.limit = b.w;
-    row.first = c.x, row.last = c.y, row.clear = c.z;
+    row.first = c.x, row.last = c.y, row.clear = c.z, row.partial = c.w;
     return row;
   }
 
   __device__ __forceinline__ void store(u32 address) const {
     ptx::store_shared_16(address, make_uint4(q_tile, head, batch, poison));
     ptx::store_shared_16(address + 16, make_uint4(tiles, masked, parts, limit));
-    ptx::store_shared_16(address + 32, make_uint4(first, last, clear, 0));
+    ptx::store_shared_16(address + 32, make_uint4(first, last, clear, partial));
   }
 };
 
 // What a wait that took too long was for (Waiter).
 enum Wait { kRowFull = 1, kRowEmpty, kQFull, kQEmpty, kKFull, kKEmpty, kVFull, kVEmpty, kLanding };
 
+template <typename T>
+struct Params {
+  ptx::TensorMap map_q, map_k, map_v, map_out;  // (head dim, seq, heads, batch)
+  ptx::TensorMap map_k_group, map_v_group;      // for boxes of 8 rows; if kPacked
+  const T* q;                                   // beside the maps, for what the copies do not do
+  const T* k;
+  const T* v;
+  T* out;
+  float* lse;  // (batch, heads, seq_q) contiguous, or null
+  // Of slice s of slot i of head h (of all batches), number (i * heads of all batches + h) * splits
+  // + s: kM x kDimV sums of weighted values, and after them of each row the origin and the sum of
+  // weights. Combine adds them up.
+  float* partial;
+  // The masks' lists (stof_cupy/masks/schedule.py), those of the distinct masks one after
+  // another.
+  const int* row_ptr;     // null: every key tile, unmasked
+  const int* full_ptr;    // where the tiles without a bitmap begin
+  const int* cols;        // key tile of each listed tile; a row of `groups` of a packed one
+  const int* bitmap_id;   // its bitmap; -1 for a packed tile that is kept whole
+  const int* groups;      // (packed tiles, kN / 8), -1 where there is none
+  const u32* bitmaps;     // in accumulator order
+  const int* order;       // query tiles, longest first
+  const int* mask_of;     // the number of a batch and head's mask; null: number 0
+  const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
+  const int* overflow;    // not null and not 0: the lists are cut off, and the answer is NaN
+  // Score modifications, see element_scores.cuh.
+  const void* bias;
+  const float* alibi;
+  const float* relative;
+  const float* sinks;  // (heads,): one more score in every row, whose value is 0; or null
+  const int* query_at;
+  const int* key_at;
+  int* counter;  // 0; and 0 again after the kernel
+  u32* report;   // see Waiter
+  i64 q_batch, q_head, q_row;
+  i64 k_batch, k_head, k_row;
+  i64 v_batch, v_head, v_row;
+  i64 out_batch, out_head, out_row;
+  i64 bias_batch, bias_head, bias_row, bias_key;
+  int mask_batch, mask_head;  // strides of mask_of
+  int batch, heads, heads_per_kv;
+  int section;     // heads (of all batches) that are worked on at a time
+  int long_slots;  // query tiles of each head, in `order`, that come before,
+  int splits;      // each in so many slices
+  int seq_q, seq_k;
+  int dim_qk, dim_v;
+  int reach;
+  float factor;  // softmax scale * log2(e); positive where it is all that makes scores of products
+  float cap, bias_masking;
+};
+
 // `kBlocks` CTAs of `kWarpgroups` x 64 query rows share an SM; key tiles have kN columns. There are
 // kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before
-// full_ptr are made of groups of 8 keys from anywhere.
+// full_ptr are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
+// products times a factor (element_scores.cuh).
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
-          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_>
+          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_,
+          bool kTurns_, bool kAhead, bool kPrefetch_, class Scores_>
 struct Shape {
   using T = T_;
+  using Params = sm90::Params<T>;
+  using Scores = Scores_;
   static constexpr int kDimQk = kDimQk_;
   static constexpr int kDimV = kDimV_;
   static constexpr int kN = kN_;
@@ -64,6 +122,12 @@ struct Shape {
   static constexpr int kQueries = kQueries_;
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kBounded = kBounded_;
+  static constexpr bool kFlat = kFlat_;    // rows follow each other as tiles of a row do
+  static constexpr bool kTurns = kTurns_;  // warpgroups multiply one after the other
+  static constexpr bool kEager = kEager_;  // weights are computed without a look at the scores
+  static constexpr bool kPrefetch = kPrefetch_;  // what rows begin with is brought to L2 in time
+  static constexpr bool kTerms = Scores::kCount > 0;
+  static_assert(!kTerms || !kEager, "scores are not made twice");
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
   static_assert(kN % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0, "k16 and whole swizzle atoms");
@@ -71,8 +135,11 @@ struct Shape {
   // Registers that threads get: the launch gives all the same number, which the loading warpgroup
   // hands to the others.
   static constexpr int kRegistersAtLaunch = 65536 / (kThreads * kBlocks) / 8 * 8;
-  static constexpr int kRegistersOfTiles = kN / 2 + kN / 4 + kDimV / 2;  // scores, weights, output
-  static constexpr int kRegistersOfLoader = kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32 : 40;
+  // Scores, those of the next tile too, weights, and output.
+  static constexpr int kRegistersOfTiles = kN / (kAhead ? 1 : 2) + kN / 4 + kDimV / 2;
+  static constexpr int kRegistersOfLoader = kPacked                                       ? 48
+                                            : kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32
+                                                                                          : 40;
   static constexpr int kRegistersSpare = kRegistersAtLaunch - kRegistersOfLoader;
   static constexpr int kRegistersWanted = kRegistersAtLaunch + kRegistersSpare / kWarpgroups;
   static constexpr int kRegisters = kRegistersWanted > 240 ? 240 : kRegistersWanted / 8 * 8;
@@ -81,7 +148,8 @@ struct Shape {
   // the scores of the next arise.
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
-  static_assert(!kPacked || kRegistersOfLoader == 40, "packing takes more than 32");
+  static_assert(!(kFlat || kAhead) || (kOverlap && kQueries == 2), "two rows at a time");
+  static_assert(!kAhead || !(kFlat || kTerms), "neither is made for that");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head
   // dim 96 the second slab is half used.
@@ -102,13 +170,19 @@ struct Shape {
   static constexpr int kMaskWords = (kN / 2 + 31) / 32;
   static constexpr int kBitmapBytes = kM / 16 * 32 * kMaskWords * 4;
 
-  static constexpr int kRows = 2;  // one in work, one ahead
+  // The first key of each 8 columns of a tile, where scores depend on it.
+  static constexpr int kPlaceBytes = kTerms ? 4 * kGroups : 0;
+
+  static constexpr int kRows = 3;  // one that ends, one in work, one ahead
   static constexpr int kQ = 0;
   static constexpr int kK = kQ + kQueries * kBufferQ;
   static constexpr int kV = kK + kStages * kBytesK;
   static constexpr int kBitmaps = kV + kStages * kBytesV;
-  static constexpr int kRowInfo = kBitmaps + kStages * kBitmapBytes;
-  static constexpr int kBarriers = kRowInfo + kRows * Row::kBytes;
+  static constexpr int kRowInfo = kBitmaps + kStages * kBitmapBytes;  // 16-byte aligned
+  static constexpr int kLists = kRowInfo + kRows * Row::kBytes;
+  static constexpr int kListBytes = 4 * Row::kListed;  // twice a row: columns, then bitmaps
+  static constexpr int kPlaces = kLists + kRows * 2 * kListBytes;
+  static constexpr int kBarriers = kPlaces + kStages * kPlaceBytes;
   static constexpr int kQBarriers = 0;  // pairs of full and empty
   static constexpr int kKBarriers = kQBarriers + 2 * kQueries;
   static constexpr int kVBarriers = kKBarriers + 2 * kStages;
@@ -120,6 +194,12 @@ struct Shape {
   __device__ static __forceinline__ u32 row_info(u32 smem, u32 index) {
     return smem + kRowInfo + index * Row::kBytes;
   }
+  __device__ static __forceinline__ u32 list(u32 smem, u32 index) {
+    return smem + kLists + index * (2 * kListBytes);
+  }
+  __device__ static __forceinline__ u32 places(u32 smem, u32 buffer) {
+    return smem + kPlaces + buffer * kPlaceBytes;
+  }
   // Barrier `index` of a ring whose first is `ring`.
   __device__ static __forceinline__ u32 full(u32 smem, int ring, u32 index) {
     return smem + kBarriers + 8 * (ring + 2 * index);
@@ -127,39 +207,6 @@ struct Shape {
   __device__ static __forceinline__ u32 empty(u32 smem, int ring, u32 index) {
     return full(smem, ring, index) + 8;
   }
-
-  struct Params {
-    ptx::TensorMap map_q, map_k, map_v, map_out;  // (head dim, seq, heads, batch)
-    ptx::TensorMap map_k_group, map_v_group;      // for boxes of 8 rows; if kPacked
-    const T* q;  // beside the maps, for rows that are computed again (Epilogue)
-    const T* k;
-    const T* v;
-    float* lse;  // (batch, heads, seq_q) contiguous, or null
-    // The masks' lists (stof_cupy/masks/schedule.py), those of the distinct masks one after
-    // another.
-    const int* row_ptr;     // null: every key tile, unmasked
-    const int* full_ptr;    // where the tiles without a bitmap begin
-    const int* cols;        // key tile of each listed tile; a row of `groups` of a packed one
-    const int* bitmap_id;   // its bitmap; -1 for a packed tile that is kept whole
-    const int* groups;      // (packed tiles, kN / 8), -1 where there is none
-    const u32* bitmaps;     // in accumulator order
-    const int* order;       // query tiles, longest first
-    const int* mask_of;     // the number of a batch and head's mask; null: number 0
-    const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
-    const int* overflow;    // not null and not 0: the lists are cut off, and the answer is NaN
-    int* counter;           // 0; and 0 again after the kernel
-    u32* report;            // see Waiter
-    i64 q_batch, q_head, q_row;
-    i64 k_batch, k_head, k_row;
-    i64 v_batch, v_head, v_row;
-    int mask_batch, mask_head;  // strides of mask_of
-    int batch, heads, heads_per_kv;
-    int section;     // heads (of all batches) that are worked on at a time
-    int long_slots;  // query tiles of each head, in `order`, that come before
-    int seq_q, seq_k;
-    int dim_qk, dim_v;
-    float scale_log2;  // softmax scale * log2(e), positive
-  };
 };
 
 }  // namespace stof::attention::sm90

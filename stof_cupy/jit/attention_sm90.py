@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
 from stof_cupy.jit.wgmma import wgmma
 
-__all__ = ["SM90_CONFIGS", "SM90_DIMS", "Sm90Config", "attention_sm90", "sm90_dim"]
+__all__ = [
+    "SM90_CONFIGS",
+    "SM90_DIMS",
+    "Sm90Config",
+    "attention_sm90",
+    "attention_sm90_combine",
+    "sm90_dim",
+]
 
 SM90_DIMS = (64, 96, 128, 192, 256)
 """Head dims of the kernel; others are filled up with zeros by the copies into shared memory."""
 
-_SMEM_PER_BLOCK = 232448
-_SMEM_PER_SM = 233472
+_SMEM_PER_BLOCK, _SMEM_PER_SM = 232448, 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
+_VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead", "prefetch")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-_ROW_BYTES, _ROWS = 48, 2  # what a CTA is told of a row, and how many of them it keeps
+_REGISTERS_BESIDE_TWO = 68  # the same beside two tiles of scores, as ptxas 13.5 has it
+# To make scores by more than the scale, of places too; what ptxas 13.5 needs not to spill.
+_REGISTERS_OF_SOFTCAP, _REGISTERS_OF_PLACES = 40, 64
+_ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
 
 def sm90_dim(head_dim: int) -> int:
@@ -62,6 +72,18 @@ class Sm90Config:
         Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
+    eager : bool
+        Whether weights are computed without a look at the scores, and mended if that was wrong.
+    flat : bool
+        Whether a row's last product runs beside the first one of the next row.
+    turns : bool
+        Whether warpgroups begin their products one after the other (ping-pong).
+    ahead : bool
+        Whether scores of the next tile are begun before those of one are looked at; without turns.
+    prefetch : bool
+        Whether what query tiles begin with is brought to L2 while others are in work.
+    scores : tuple of str
+        Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
 
     dim_qk: int
@@ -73,6 +95,12 @@ class Sm90Config:
     blocks: int = 1
     packed: bool = False
     bounded: bool = False
+    eager: bool = False
+    flat: bool = False
+    turns: bool = True
+    ahead: bool = False
+    prefetch: bool = False
+    scores: tuple[str, ...] = ()
 
     @property
     def m(self) -> int:
@@ -91,25 +119,35 @@ class Sm90Config:
         queries = self.queries * max(slabs_qk, slabs_v) * self.m * 128
         tiles = (slabs_qk + slabs_v) * self.n * 128
         bitmap = self.m // 16 * 32 * 4 * -(-self.n // 64)
+        places = self.n // 2 if self.scores else 0
         barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 1
-        return queries + self.stages * (tiles + bitmap) + _ROWS * _ROW_BYTES + 8 * barriers
+        stages = self.stages * (tiles + bitmap + places)
+        return queries + stages + _ROWS * _ROW_BYTES + 8 * barriers
 
     @property
     def tile_registers(self) -> int:
         """Registers of a thread that hold scores, weights and output."""
-        return self.n // 2 + self.n // 4 + self.dim_v // 2
+        return self.n // (1 if self.ahead else 2) + self.n // 4 + self.dim_v // 2
 
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread that multiplies, and of one that loads."""
         launched = 65536 // (self.threads * self.blocks) // 8 * 8
         loader = 32 if self.warpgroups == 3 and self.tile_registers > 120 else 40
+        loader = 48 if self.packed else loader
         return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8), loader
 
     @property
     def overlaps(self) -> bool:
         """Whether there are registers to run both products of a step together."""
         return self.tile_registers + _REGISTERS_BESIDE <= self.registers[0]
+
+    def roomy(self, scores: tuple[str, ...]) -> Sm90Config:
+        """Return a configuration like this one with registers to make scores, if there is one."""
+        groups = min(self.warpgroups, 2)
+        like = replace(self, warpgroups=groups, blocks=3 - groups, scores=scores)
+        like = replace(like, eager=False, ahead=False, turns=self.turns or self.ahead)
+        return like if like.fault() is None else replace(like, n=min(self.n, 64))
 
     def fault(self) -> str | None:
         """Return why there is no such kernel, or None.
@@ -125,23 +163,41 @@ class Sm90Config:
         if self.n % 16 or not 16 <= self.n <= 256:
             return mismatch("n", self.n, "a multiple of 16 up to 256")
         if self.warpgroups not in (1, 2, 3) or self.queries not in (1, 2):
-            got = (self.warpgroups, self.queries)
-            return mismatch("(warpgroups, queries)", got, "1 to 3, and 1 or 2")
+            return mismatch("warpgroups, queries", (self.warpgroups, self.queries), "1-3, 1-2")
         if self.stages < 2:
             return mismatch("stages", self.stages, "2 or more")
         # One of one warpgroup could take more registers than there are names for.
         fewest = 2 if self.warpgroups == 1 else 1
         if not fewest <= self.blocks <= 3:
             return mismatch("blocks", self.blocks, f"{fewest} to 3")
-        most = self.registers[0] - _REGISTERS_BESIDE
-        needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
-        if needed > most:
-            return mismatch("registers", needed, f"at most {most} for scores and output")
-        if self.packed and self.registers[1] < 40:
-            return mismatch("registers", self.tile_registers, "at most 120 if packed")
+        if self.scores and self.eager:
+            return mismatch("eager", True, "False where more than the scale makes scores")
+        if self.ahead and (self.flat or self.turns or self.scores):
+            return mismatch("ahead", True, "without flat, turns and scores")
+        if (self.flat or self.ahead) and not (self.overlaps and self.queries == 2):
+            return mismatch("flat, ahead", True, "False without room for two rows")
+        wrong = self._registers_fault()
+        if wrong is not None:
+            return wrong
         limit = min(_SMEM_PER_BLOCK, _SMEM_PER_SM // self.blocks - _SMEM_RESERVED)
         if self.smem_bytes > limit:
             return mismatch("shared memory", self.smem_bytes, f"at most {limit} bytes")
+        return None
+
+    def _registers_fault(self) -> str | None:
+        """Return what there are not enough registers for, or None."""
+        given = self.registers[0]
+        most = given - (_REGISTERS_BESIDE_TWO if self.ahead else _REGISTERS_BESIDE)
+        needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
+        if needed > most:
+            return mismatch("registers", needed, f"at most {most} for scores and output")
+        if {"Alibi", "Relative"} <= set(self.scores):
+            return mismatch("scores", self.scores, "one term of distances")
+        terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
+        terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
+        spare = given - self.n - self.dim_v // 2
+        if self.scores and spare < terms:
+            return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
         return None
 
     @property
@@ -149,7 +205,12 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        variant = ("_packed" if self.packed else "") + ("_bounded" if self.bounded else "")
+        flags = (each for each in _VARIANTS if each != "turns" and getattr(self, each))
+        variant = "".join(f"_{each}" for each in flags)
+        variant += "" if self.turns or self.ahead else "_free"
+        variant += "".join(f"_{stage}" for stage in self.scores)
+        variant = variant.lower().replace("additive<stof::", "bias_").replace(">", "")
+        variant = variant.replace("additive<", "bias_")
         return f"{dims}_{self.m}x{self.n}_{buffers}{variant}"
 
 
@@ -170,6 +231,30 @@ SM90_CONFIGS = (
 """What is compiled ahead: for each head dim the fastest for long rows first."""
 
 
+_T = {"float16": "f16", "bfloat16": "bf16"}
+_MAPS = tuple(f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group"))
+_POINTERS = (
+    *("q", "k", "v", "out", "lse", "partial", "row_ptr", "full_ptr", "cols", "bitmap_id"),
+    *("groups", "bitmaps", "order", "mask_of", "kv_lengths", "overflow"),
+    *("bias", "alibi", "relative", "sinks", "query_at", "key_at", "counter", "report"),
+)
+_STRIDES = (
+    *(f"{array}_{axis}" for array in ("q", "k", "v", "out") for axis in ("batch", "head", "row")),
+    *(f"bias_{axis}" for axis in ("batch", "head", "row", "key")),
+)
+_SIZES = (
+    *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"),
+    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+)
+_PARAMS = (
+    *((name, TENSOR_MAP) for name in _MAPS),
+    *((name, "u8") for name in _POINTERS),
+    *((name, "i8") for name in _STRIDES),
+    *((name, "i4") for name in _SIZES),
+    *((name, "f4") for name in ("factor", "cap", "bias_masking")),
+)
+
+
 @cache
 def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     """Return block-wise attention on wgmma for ``"float16"`` or ``"bfloat16"``.
@@ -182,29 +267,34 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     wrong = config.fault()
     if wrong is not None:
         raise UnsupportedError(wrong)
-    t = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    arguments = [config.dim_qk, config.dim_v, config.n, config.warpgroups, config.stages]
-    arguments += [config.queries, config.blocks]
-    variant = [str(flag).lower() for flag in (config.packed, config.bounded)]
-    maps = [f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group")]
-    pointers = ["q", "k", "v", "lse", "row_ptr", "full_ptr", "cols", "bitmap_id", "groups"]
-    pointers += ["bitmaps", "order", "mask_of", "kv_lengths", "overflow", "counter", "report"]
-    strides = [f"{array}_{axis}" for array in "qkv" for axis in ("batch", "head", "row")]
-    sizes = ["mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"]
-    sizes += ["seq_q", "seq_k", "dim_qk", "dim_v"]
+    t = _T[dtype]
+    tile = [config.dim_qk, config.dim_v, config.n, config.warpgroups]
+    numbers = [*tile, config.stages, config.queries, config.blocks]
+    variant = [str(flag).lower() for flag in (getattr(config, each) for each in _VARIANTS)]
+    stages = ", ".join(f"stof::attention::{stage}" for stage in config.scores)
+    arguments = [f"stof::{t}", *map(str, numbers), *variant, f"stof::attention::Scores<{stages}>"]
     return KernelSpec(
         name=f"attention_sm90_{t}_{config.name}",
         header="attention/sm90.cuh",
-        type=f"stof::attention::Sm90<{', '.join([f'stof::{t}', *map(str, arguments), *variant])}>",
-        params=(
-            *((name, TENSOR_MAP) for name in maps),
-            *((name, "u8") for name in pointers),
-            *((name, "i8") for name in strides),
-            *((name, "i4") for name in sizes),
-            ("scale_log2", "f4"),
-        ),
+        type=f"stof::attention::Sm90<{', '.join(arguments)}>",
+        params=_PARAMS,
         threads=config.threads,
         smem_bytes=config.smem_bytes,
         arch="90a",
         prelude=wgmma(t, (config.n, config.dim_v)),
+    )
+
+
+@cache
+def attention_sm90_combine(dtype: str, dim_v: int, m: int) -> KernelSpec:
+    """Return what adds up the slices of :func:`attention_sm90`; it takes the same parameters."""
+    t = _T[dtype]
+    return KernelSpec(
+        name=f"attention_sm90_combine_{t}_d{dim_v}_r{m}",
+        header="attention/sm90_combine.cuh",
+        type=f"stof::attention::Sm90Combine<stof::{t}, {dim_v}, {m}>",
+        params=_PARAMS,
+        threads=128,
+        smem_bytes=0,
+        arch="90a",
     )

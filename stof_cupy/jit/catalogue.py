@@ -20,7 +20,11 @@ from stof_cupy.jit.attention_kernels import (
     attention_sm80,
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
-from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, attention_sm90
+from stof_cupy.jit.attention_sm90 import (
+    SM90_CONFIGS,
+    attention_sm90,
+    attention_sm90_combine,
+)
 from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rms_norm, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
@@ -289,6 +293,10 @@ def _attention() -> list[KernelSpec]:
     specs += [attention_sm80("float16", 128, shape, kind) for kind in kinds]
     specs += [attention_sm90("float16", config) for config in SM90_CONFIGS]
     specs.append(attention_sm90("bfloat16", SM90_CONFIGS[0]))
+    specs.append(attention_sm90_combine("float16", 128, 128))
+    wide = next(config for config in SM90_CONFIGS if config.dim_v == 128)
+    for scores in (("Softcap",), ("Additive<stof::f16>",)):
+        specs.append(attention_sm90("float16", wide.roomy(scores)))
     specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
     specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
     specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]

@@ -10,7 +10,7 @@ from typing import Any
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.keylists import KeyLists
 from stof_cupy.masks.schedule import Layout, Schedule, ScheduleStats
-from stof_cupy.masks.statistics import RowStats, row_stats, tile_stats
+from stof_cupy.masks.statistics import RowStats, group_share, row_stats, tile_stats
 from stof_cupy.masks.tiles import Int64s, Tiles
 
 __all__ = ["Scheduled"]
@@ -80,6 +80,21 @@ class Scheduled:
         """Return what the rows keep, without making lists; counted once."""
         stats: RowStats = self._kept("row_stats", row_stats)
         return stats
+
+    def group_share(self) -> float:
+        """Return `statistics.group_share`, counted once.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from stof_cupy import masks
+        >>> keep = np.zeros((64, 128), bool)
+        >>> keep[3, 5:9] = True
+        >>> masks.BsrMask(keep).group_share()
+        0.25
+        """
+        share: float = self._kept("group_share", group_share)
+        return share
 
     def tile_stats(self, tile: tuple[int, int] = (TILE, TILE)) -> ScheduleStats:
         """Return ``schedule(tile).stats``, without making lists if sides are multiples of 64.

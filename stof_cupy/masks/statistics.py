@@ -14,7 +14,7 @@ from stof_cupy.masks.keylists import LONG
 from stof_cupy.masks.schedule import ScheduleStats
 from stof_cupy.masks.tiles import FULL, Int64s, Tiles, grid
 
-__all__ = ["RowStats", "row_stats", "tile_stats"]
+__all__ = ["RowStats", "group_share", "row_stats", "tile_stats"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,20 @@ def row_stats(masks: Sequence[Tiles], mask_of: Any) -> RowStats:
         long_rows += count * len(above)
         long_kept += count * int(above.sum())
     return RowStats(kept, longest, long_rows, long_kept)
+
+
+def group_share(masks: Sequence[Tiles], mask_of: Any) -> float:
+    """Return of the groups of 8 columns of part tiles the share that keeps anything.
+
+    What packed lists (`Schedule.groups`) can save; each distinct mask counts once.
+    """
+    some = every = 0
+    for each in masks:
+        used = np.bincount(each.bitmap_id[each.bitmap_id != FULL], minlength=len(each.bitmaps))
+        columns = each.bitmaps.reshape(-1, TILE // 8, TILE // 8) != 0
+        some += int(used @ columns.any(axis=2).sum(axis=1))
+        every += TILE // 8 * int(used.sum())
+    return some / every if every else 1.0
 
 
 def tile_stats(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops import attention_rowwise as rowwise
+from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops.attention_demand import Case
 
-__all__ = ["KINDS", "Candidate", "Kind", "candidates", "legal", "name_of"]
+__all__ = ["HOPPER", "KINDS", "Candidate", "Kind", "candidates", "legal", "name_of"]
 
-Candidate: TypeAlias = blockwise.Config | rowwise.Config
+HOPPER = False
+"""Whether the kernel for Hopper is chosen without being asked for: not before it was measured."""
+
+Candidate: TypeAlias = blockwise.Config | rowwise.Config | sm90.Config
 """One way to compute an attention: what has `kernel`, `name`, `spec` and `resident`."""
 
 
@@ -24,15 +28,19 @@ class Kind(NamedTuple):
         Yields the legal candidates of a `Case`.
     legal : callable
         Says why a candidate cannot run a `Case`; empty if it can.
+    rule : str
+        What the paper's Eq. 1 calls it.
     """
 
     configs: Callable[[Case], Iterator[Any]]
     legal: Callable[[Any, Case], str]
+    rule: str
 
 
 KINDS = {
-    "blockwise": Kind(blockwise.configs, blockwise.legal),
-    "rowwise": Kind(rowwise.configs, rowwise.legal),
+    "blockwise": Kind(blockwise.configs, blockwise.legal, "blockwise"),
+    "rowwise": Kind(rowwise.configs, rowwise.legal, "rowwise"),
+    "sm90": Kind(sm90.configs, sm90.legal, "blockwise"),
 }
 """By `Candidate.kernel`."""
 
@@ -62,13 +70,20 @@ def legal(candidate: Candidate, case: Case) -> str:
     return KINDS[candidate.kernel].legal(candidate, case)
 
 
-def candidates(case: Case) -> Iterator[Candidate]:
+def candidates(case: Case, kinds: Iterable[str] | None = None) -> Iterator[Candidate]:
     """Yield every legal candidate.
+
+    Parameters
+    ----------
+    case : Case
+    kinds : iterable of str, optional
+        Of `KINDS`; default: all, that for Hopper only if `HOPPER`.
 
     Raises
     ------
     UnsupportedError
         If the head dim is beyond the kernels'.
     """
-    for kind in KINDS.values():
-        yield from kind.configs(case)
+    usual = [name for name in KINDS if HOPPER or name != "sm90"]
+    for name in usual if kinds is None else kinds:
+        yield from KINDS[name].configs(case)

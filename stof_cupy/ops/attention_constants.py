@@ -54,6 +54,18 @@ class Constants:
         Row-wise: instructions that a scheduler issues per clock.
     row_overlap : float
         As `overlap`, row-wise.
+    wgmma : float
+        Of Hopper's kernel: share of the rate of ``wgmma``.
+    wg_l2 : float
+        Of the bandwidth of the L2, in TMA's boxes.
+    wg_score_clk, wg_part_clk, wg_term_clk : float
+        As `score_clk` and `part_clk`, and for each modification of 16 scores.
+    wg_copy_clk : float
+        From one box of 8 packed keys to the next.
+    wg_tile_clk : float
+        That a warpgroup waits in a tile, if it is alone.
+    wg_row_clk : float
+        Of a warpgroup's 64 query rows without its tiles.
     """
 
     launch_us: float = 3.5
@@ -76,6 +88,14 @@ class Constants:
     chunk_clk: float = 1880.0
     issue: float = 0.4692
     row_overlap: float = 0.6308
+    wgmma: float = 0.99
+    wg_l2: float = 0.85
+    wg_score_clk: float = 1.45
+    wg_part_clk: float = 0.15
+    wg_term_clk: float = 3.0
+    wg_copy_clk: float = 15.0
+    wg_tile_clk: float = 1000.0
+    wg_row_clk: float = 1400.0
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
@@ -87,6 +107,7 @@ class Constants:
 
 _SHARES = (
     *("clock", "l2", "scattered", "dram", "tensor", "smem", "overlap", "issue", "row_overlap"),
+    *("wgmma", "wg_l2"),
 )
 
 NAMES = tuple(each.name for each in fields(Constants))

@@ -12,13 +12,15 @@ from stof_cupy.jit import device, launch, nvrtc
 from stof_cupy.jit.attention_kernels import KEYS
 from stof_cupy.masks.device.built import BuiltMask
 from stof_cupy.ops import attention_rowwise as rowwise
+from stof_cupy.ops import attention_sm90 as sm90
+from stof_cupy.ops import attention_sm90_launches
 from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
 from stof_cupy.ops.attention_args import Problem, Scores, masking
 from stof_cupy.ops.attention_calibration import calibrated
 from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_config import Config
 from stof_cupy.ops.attention_constants import Constants
-from stof_cupy.ops.attention_demand import Case
+from stof_cupy.ops.attention_demand import Case, Given
 from stof_cupy.ops.attention_fields import Args, Launch, common_fields, kind_of
 from stof_cupy.ops.attention_model import Estimate, Select, choose, explain
 from stof_cupy.ops.relative_bias import RelativeBias
@@ -101,7 +103,8 @@ def _case(args: Args) -> tuple[Case, Constants]:
         step = max(KEYS, 2 ** (problem.seq_k.bit_length() - 5))
         if problem.seq_k % step:
             problem = replace(problem, seq_k=-(-problem.seq_k // step) * step)
-    case = Case(problem, args.mask, facts, kind_of(args.scores), nvrtc.load().version)
+    given = sm90.given(args) if facts.arch == "90a" else Given()
+    case = Case(problem, args.mask, facts, kind_of(args.scores), nvrtc.load().version, given)
     return case, calibrated(facts)
 
 
@@ -109,6 +112,8 @@ def launches(candidate: Candidate, args: Args) -> tuple[list[Launch], list[Array
     """Return the launches of a call, and the arrays made for them."""
     if isinstance(candidate, rowwise.Config):
         return rowwise.launches(candidate, args)
+    if isinstance(candidate, sm90.Config):
+        return attention_sm90_launches.launches(candidate, args)
     return blockwise_launches(candidate, args)
 
 

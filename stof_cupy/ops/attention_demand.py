@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,28 @@ from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.masks.statistics import RowStats
 from stof_cupy.ops.attention_args import Problem
 
-__all__ = ["Case", "Demand", "TileDemand"]
+__all__ = ["Case", "Demand", "Given", "TileDemand"]
+
+
+class Given(NamedTuple):
+    """What of the arguments, beside sizes, mask and scores, a kernel may depend on.
+
+    Attributes
+    ----------
+    boxes : bool
+        Whether rows of q, k, v and the output begin at multiples of 16 bytes, as TMA copies them.
+    lengths : bool
+        Whether there are ``kv_lengths``.
+    negative : bool
+        Whether the scale is.
+    """
+
+    boxes: bool = True
+    lengths: bool = False
+    negative: bool = False
+
+
+NOTHING_SPECIAL = Given()
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +56,7 @@ class Case:
     scores : ScoreKind
     nvrtc : tuple of int
         Release that kernels are compiled with: old ones do not find registers for all of them.
+    given : Given
     """
 
     problem: Problem
@@ -42,6 +64,7 @@ class Case:
     facts: DeviceFacts
     scores: ScoreKind = PLAIN
     nvrtc: tuple[int, int] = TIGHT_NVRTC
+    given: Given = NOTHING_SPECIAL
 
     @cached_property
     def demand(self) -> Demand:
@@ -61,11 +84,14 @@ class TileDemand:
         How many there can be.
     part : float
         Share of the listed tiles that have a bitmap.
+    waste : float
+        Share of the listed tiles' elements that are not kept.
     """
 
     lengths: NDArray[np.float64]
     most: NDArray[np.int64]
     part: float
+    waste: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +112,7 @@ class Demand:
 
     problem: Problem
     mask: AnyMask | None
-    _tiles: dict[tuple[int, int], TileDemand] = field(default_factory=dict, repr=False)
+    _tiles: dict[tuple[tuple[int, int], bool], TileDemand] = field(default_factory=dict, repr=False)
 
     @property
     def source(self) -> Any:
@@ -117,13 +143,13 @@ class Demand:
         """Return the listed tiles of a size over all batches and heads."""
         return float(self.tiles(tile).lengths.sum()) * self.places
 
-    def tiles(self, tile: tuple[int, int]) -> TileDemand:
-        """Return what tiles of a size ask for."""
-        if tile not in self._tiles:
-            self._tiles[tile] = self._counted(tile)
-        return self._tiles[tile]
+    def tiles(self, tile: tuple[int, int], *, packed: bool = False) -> TileDemand:
+        """Return what tiles of a size ask for; packed ones of a mask that the CPU knows."""
+        if (tile, packed) not in self._tiles:
+            self._tiles[tile, packed] = self._counted(tile, packed)
+        return self._tiles[tile, packed]
 
-    def _counted(self, tile: tuple[int, int]) -> TileDemand:
+    def _counted(self, tile: tuple[int, int], packed: bool) -> TileDemand:
         p = self.problem
         rows, cols = -(-p.seq_q // tile[0]), -(-p.seq_k // tile[1])
         all_cols = np.full(rows, cols)
@@ -137,9 +163,14 @@ class Demand:
             lengths = np.minimum(np.linspace(2 * visited / max(rows, 1), 0, rows), cols)
             lengths *= visited / max(lengths.sum(), 1e-9)
             return TileDemand(lengths, all_cols, min(part / max(visited, 1e-9), 1.0))
-        stats, most = self.source.tile_stats(tile), self.source.tile_lengths(tile)
+        if packed:  # is not counted without making the lists
+            lists = self.source.schedule(tile, layout="accumulator", packed=True)
+            stats, most = lists.stats, lists.lengths
+        else:
+            stats, most = self.source.tile_stats(tile), self.source.tile_lengths(tile)
         mean = stats.visited / self._distinct / max(most.sum(), 1)
-        return TileDemand(most * mean, most, stats.part / max(stats.visited, 1))
+        part = stats.part / max(stats.visited, 1)
+        return TileDemand(most * mean, most, part, stats.waste)
 
     def rows(self) -> RowStats:
         """Return what query rows keep, over all batches and heads."""

@@ -15,7 +15,8 @@ from stof_cupy.jit.attention_kernels import SHAPES
 from stof_cupy.masks.device.built import BuiltMask, UploadedMask
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops import attention_config as blockwise
-from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
+from stof_cupy.ops import attention_sm90 as sm90
+from stof_cupy.ops.attention_candidates import KINDS, Candidate, candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_eq1 import stof_eq1
@@ -23,9 +24,10 @@ from stof_cupy.ops.attention_times import time_of
 
 __all__ = ["Estimate", "Select", "check_select", "choose", "explain", "predict"]
 
-Select = Literal["model", "stof-eq1", "stof-eq1-64"]
+Select = Literal["model", "stof-eq1", "stof-eq1-64", "sm90"]
 """Who chooses: the model, or Eq. 1 on 16x16 blocks as printed, or on the 64x64 tiles that it counts
-elsewhere; Eq. 1 decides row-wise or block-wise, the model then which of those."""
+elsewhere; Eq. 1 decides row-wise or block-wise, the model then which of those. Or the model among
+what the kernel for Hopper can be alone."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Estimate:
 def check_select(select: str) -> None:
     """Raise ArgumentError unless `select` is one."""
     if select not in get_args(Select):
-        expected = "'model', 'stof-eq1' or 'stof-eq1-64'"
+        expected = "'model', 'stof-eq1', 'stof-eq1-64' or 'sm90'"
         raise ArgumentError(mismatch("select", repr(select), expected))
 
 
@@ -81,7 +83,7 @@ def explain(
     case : Case
     constants : Constants, optional
         Calibrated ones, see `attention_calibration`.
-    select : {"model", "stof-eq1", "stof-eq1-64"}
+    select : {"model", "stof-eq1", "stof-eq1-64", "sm90"}
         See `Select`. The fastest come first, with Eq. 1 those of its kernel.
     among : iterable of Candidate, optional
         Legal ones; default: all.
@@ -105,22 +107,28 @@ def explain(
     'blockwise'
     """
     check_select(select)
-    every = candidates(case) if among is None else among
-    found = [predict(each, case, constants) for each in every]
+    if among is None:
+        among = candidates(case, ("sm90",) if select == "sm90" else None)
+    elif select == "sm90":
+        among = (each for each in among if each.kernel == "sm90")
+    found = [predict(each, case, constants) for each in among]
     if not found:
-        raise UnsupportedError(mismatch("problem", case.problem, _why_none(case)))
+        raise UnsupportedError(mismatch("problem", case.problem, _why_none(case, select)))
     wanted = None
-    if select != "model":
+    if select.startswith("stof-eq1"):
         wanted = stof_eq1(case.problem, case.mask, 64 if select.endswith("64") else 16)
 
     def rank(each: Estimate) -> tuple[bool, float, str]:
-        return wanted not in (None, each.candidate.kernel), each.us, each.candidate.name
+        rule = KINDS[each.candidate.kernel].rule
+        return wanted not in (None, rule), each.us, each.candidate.name
 
     return tuple(sorted(found, key=rank))
 
 
-def _why_none(case: Case) -> str:
-    """Return why the block-wise kernel, which takes most, does not take a case."""
+def _why_none(case: Case, select: Select) -> str:
+    """Return why the kernel that was asked for, or that takes most, does not take a case."""
+    if select == "sm90":
+        return sm90.legal(sm90.Config(next(sm90.shapes(case))), case)
     shapes = SHAPES[max(SHAPES)]
     return blockwise.legal(blockwise.Config(max(SHAPES), shapes[-1]), case)
 
@@ -133,7 +141,7 @@ def choose(
     Depends on nothing that only the GPU knows. Parameters and errors are those of `explain`.
     """
     store, key = _store(case.mask)
-    asked = (key, case.problem, case.scores, case.facts, case.nvrtc, constants, select)
+    asked = (key, case.problem, case.scores, case.facts, case.nvrtc, case.given, constants, select)
     found: Candidate | None = store.get(asked)
     if found is None:
         found = store[asked] = explain(case, constants, select=select)[0].candidate

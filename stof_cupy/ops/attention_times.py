@@ -4,7 +4,8 @@ A kernel's time is that of the resource that it uses most, plus part of the othe
 tile of keys takes tensor cores, softmax, shared memory and L2; an SM has so many tiles to work
 through (`busy`), and each block takes its time for its own (`alone`), however few there are. Both
 are times of blocks that are handed out as the hardware does it, see `makespan`. Row-wise: rows of K
-and V through L2, instructions, and the latency of a warp's rows.
+and V through L2, instructions, and the latency of a warp's rows. Hopper's kernel is as block-wise,
+but its blocks stay for many query tiles, which they take one after another.
 
 Counts come from the mask (`attention_demand`), rates from the driver, and the rest is one table,
 `attention_constants`.
@@ -18,15 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.jit.attention_sm90 import Sm90Config
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops import attention_rowwise as rowwise
+from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_constants import Constants, speeds
 from stof_cupy.ops.attention_demand import Case
 
 __all__ = ["Time", "makespan", "time_of"]
 
+_WGMMA_FLOPS = 4096  # of an SM per clock
 _SMEM_BYTES = 128  # that an SM reads or writes per clock
 _WAVES = 6  # blocks that start earlier have no part in how evenly the work ends
 
@@ -187,8 +191,48 @@ def _rowwise(config: rowwise.Config, case: Case, c: Constants) -> Time:
     return Time(us, bound) if us > least else Time(least, "longest")
 
 
+def _sm90_tile(shape: Sm90Config, part: float, case: Case, c: Constants) -> Tile:
+    """Return the clocks of a key tile of which `part` has a bitmap."""
+    dims = shape.dim_qk + shape.dim_v
+    scores, rate = shape.m * shape.n, speeds(case.facts, c)
+    each = c.wg_score_clk + part * c.wg_part_clk + len(shape.scores) * c.wg_term_clk
+    terms = {
+        "tensor": 2 * scores * dims / (_WGMMA_FLOPS * c.wgmma),
+        "softmax": scores / 16 * each,
+        "l2": 2 * shape.n * dims * case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.wg_l2),
+    }
+    busy, bound = _total(terms, c.overlap)
+    own = (terms["tensor"] + terms["softmax"]) / shape.warpgroups + c.wg_tile_clk
+    copies = shape.n / 8 * -(-dims // 64) * c.wg_copy_clk * part if shape.packed else 0.0
+    return Tile(busy, max(busy, own, copies), bound)
+
+
+def _sm90(config: sm90.Config, case: Case, c: Constants) -> Time:
+    """Return microseconds without the launch."""
+    p, facts, rate, shape = case.problem, case.facts, speeds(case.facts, c), config.shape
+    work, heads = case.demand.tiles(config.tile, packed=shape.packed), case.demand.places
+    tile, running = _sm90_tile(shape, work.part, case, c), facts.sm_count * shape.blocks
+    first, rest = np.split(work.lengths, [config.long_slots])
+    first = np.repeat(first / config.splits, config.splits)
+
+    def span(each: float, fixed: float, machines: int) -> float:
+        early, late = first * each + fixed, rest * each + fixed
+        if len(late) * heads < _WAVES * machines:
+            return makespan(np.append(np.repeat(early, heads), np.tile(late, heads)), 1, machines)
+        spread = makespan(late, heads, machines) + float(early.sum()) * heads / machines
+        return max(spread, float(early.max(initial=0)))
+
+    busy = span(tile.busy, c.wg_row_clk * shape.warpgroups, facts.sm_count)
+    alone = span(tile.alone, c.wg_row_clk, running) + c.block_clk
+    us = _blended(busy, alone, c) / rate.clocks
+    if config.cut(p):
+        us += c.combine_us + 8 * config.partial_floats(p) / (rate.l2_bytes * c.wg_l2)
+    return Time(us, tile.bound if busy >= alone else "latency")
+
+
 _TIMES: dict[str, Callable[[Any, Case, Constants], Time]] = {
     "blockwise": _blockwise,
     "rowwise": _rowwise,
+    "sm90": _sm90,
 }
 """By `Candidate.kernel`."""

@@ -51,6 +51,20 @@ def test_statistics_are_those_of_the_schedules(mask):
 
 
 @pytest.mark.parametrize("mask", examples(), ids=repr)
+def test_share_of_the_groups_of_part_tiles(mask):
+    kept = []
+    for each in mask.masks if hasattr(mask, "masks") else (mask,):
+        dense = each.toarray()
+        for i, j in np.ndindex(*(-(-size // 64) for size in dense.shape)):
+            tile = dense[64 * i : 64 * i + 64, 64 * j : 64 * j + 64]
+            if tile.any() and not tile.all():
+                columns = np.zeros(64, bool)
+                columns[: tile.shape[1]] = tile.any(0)
+                kept += columns.reshape(8, 8).any(1).tolist()
+    assert mask.group_share() == pytest.approx(np.mean(kept) if kept else 1.0)
+
+
+@pytest.mark.parametrize("mask", examples(), ids=repr)
 def test_lists_are_the_rows_of_the_mask(mask):
     lists = mask.key_lists()
     assert mask.key_lists() is lists

@@ -27,13 +27,16 @@ from stof_cupy.jit.attention_kernels import (
     attention_sm80,
 )
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
-from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, Sm90Config, attention_sm90
+from stof_cupy.jit.attention_sm90 import (
+    SM90_CONFIGS,
+    Sm90Config,
+    attention_sm90,
+    attention_sm90_combine,
+)
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import DeviceMask
 from stof_cupy.ops import attention_config, attention_cuda
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
-from stof_cupy.ops._arrays import unit_last
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_candidates import legal
 from stof_cupy.ops.attention_demand import Case
@@ -147,37 +150,36 @@ class Hopper:
     """An instance of the sm_90a kernel."""
 
     dtype: str
-    config: Sm90Config
+    shape: Sm90Config
 
     @property
     def head_dim(self) -> int:
-        return max(self.config.dim_qk, self.config.dim_v)
+        return max(self.shape.dim_qk, self.shape.dim_v)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return self.shape.scores
 
     @property
     def name(self) -> str:
         return self.specs()[0].name
 
     def specs(self) -> list[KernelSpec]:
-        return [attention_sm90(self.dtype, self.config)]
+        kernel = attention_sm90(self.dtype, self.shape)
+        return [kernel, attention_sm90_combine(self.dtype, self.shape.dim_v, self.shape.m)]
 
     def refusal(self, args: Args) -> str:
-        scores = args.scores
-        if scores.softcap is not None or any(x is not None for x in scores.arrays().values()):
-            return "modified scores"
-        tile = (self.config.m, self.config.n)
-        built = [tile for tile, accumulator in catalogue.MASK_BUILDS if accumulator]
-        if isinstance(args.mask, DeviceMask) and tile not in built:
-            return "a mask that no kernel builds"
-        arrays = (*map(unit_last, (args.q, args.k, args.v)), args.mask)
-        return (
-            sm90.fault(self.config, args.problem, *arrays, scores.scale, args.kv_lengths, args.out)
-            or ""
-        )
+        case = Case(args.problem, args.mask, H100, kind_of(args.scores), given=sm90.given(args))
+        return legal(sm90.Config(self.shape), case)
+
+    def config(self, g: np.random.Generator, args: Args) -> sm90.Config:
+        """Return one with any slices."""
+        slots = sm90.Config(self.shape).slots(args.problem)
+        long_slots, splits = int(g.integers(slots + 1)), int(g.choice([1, 1, 2, 3, 7]))
+        return sm90.Config(self.shape, long_slots, splits)
 
     def launch(self, g: np.random.Generator, args: Args) -> Any:
-        given = (args.problem, args.q, args.k, args.v, args.mask, args.scores.scale)
-        section = int(g.choice([0, 0, 1, 3]))
-        return sm90.launch(self.config, *given, args.kv_lengths, True, args.out, section=section)
+        return _RUN(args, True, candidate=self.config(g, args))
 
 
 Instance = Block | Row | Hopper
@@ -302,3 +304,6 @@ def _hopper() -> Iterator[Hopper]:
         yield Hopper(DTYPES[first % 2], SM90_CONFIGS[first])
     yield Hopper("bfloat16", Sm90Config(64, 64, n=64, warpgroups=2, packed=True))
     yield Hopper("float16", Sm90Config(128, 128, n=128, warpgroups=2, packed=True))
+    for i, scores in enumerate(STAGES.values()):
+        like = Sm90Config(*((64, 64) if i % 2 else (128, 128)), n=128, warpgroups=2)
+        yield Hopper(DTYPES[i // 2 % 2], like.roomy(scores))

@@ -144,8 +144,8 @@ def draw(seed: int, chosen: list[Instance], *, heavy: float = 0.03, largest: flo
     if g.random() < 0.12 and not packed and batch == 1:
         _packed(g, case)
     _draw_mask(g, case, packed, plain)
-    _draw_scores(g, case, plain)
-    if not case.lens and g.random() < 0.25 and not (plain and instance.config.packed):
+    _draw_scores(g, case)
+    if not case.lens and g.random() < 0.25 and not (plain and instance.shape.packed):
         lengths = (
             g.integers(-2, sk + 3, batch) if g.random() < 0.1 else g.integers(0, sk + 1, batch)
         )
@@ -158,7 +158,7 @@ def draw(seed: int, chosen: list[Instance], *, heavy: float = 0.03, largest: flo
 def _dims(g: np.random.Generator, instance: Instance) -> list[int]:
     """Return head dims of q and of v that an instance takes, one of them near its largest."""
     if isinstance(instance, Hopper):
-        tops = [instance.config.dim_qk, instance.config.dim_v]
+        tops = [instance.shape.dim_qk, instance.shape.dim_v]
     else:
         tops = [instance.head_dim] * 2
     step = 1
@@ -250,7 +250,7 @@ def _draw_mask(g: np.random.Generator, case: Case, packed: bool, plain: bool) ->
     sq, sk = (case.q.shape[0], case.k.shape[0]) if case.lens else (case.q.shape[2], case.k.shape[2])
     batch, heads = (1, case.q.shape[1]) if case.lens else case.q.shape[:2]
     needs = isinstance(case.instance, Row) and case.instance.lists == "keys"
-    needs |= plain and case.instance.config.packed
+    needs |= plain and case.instance.shape.packed
     if not needs and g.random() < 0.2:
         return
     leads: list[tuple[int, ...]] = [(), (), (), (batch, 1), (heads,), (batch, heads)]
@@ -264,20 +264,19 @@ def _draw_mask(g: np.random.Generator, case: Case, packed: bool, plain: bool) ->
         forms += ["bsr", "bsr", "scipy"]
     if needs:
         forms.remove("on the GPU")
-    if case.lens or (plain and (needs or case.instance.config.m == 192)):
+    if case.lens or (plain and (needs or case.instance.shape.m == 192)):
         forms = [form for form in forms if form not in ("on the GPU", "uploaded")]
     case.form = str(g.choice(forms))
 
 
-def _draw_scores(g: np.random.Generator, case: Case, plain: bool) -> None:
+def _draw_scores(g: np.random.Generator, case: Case) -> None:
     heads, how = case.q.shape[1], case.how
+    positive = isinstance(case.instance, Hopper) and not case.instance.stages
     pick = g.random()
     if pick < 0.3:
-        how["scale"] = abs(float(g.normal())) if plain else float(g.normal())
-    elif pick < 0.33 and not plain:
+        how["scale"] = abs(float(g.normal())) if positive else float(g.normal())
+    elif pick < 0.33:
         how["scale"] = 0.0
-    if plain:
-        return
     if g.random() < 0.25:
         how["sinks"] = np.where(g.random(heads) < 0.2, -np.inf, g.normal(size=heads))
         how["sinks"] = how["sinks"].astype(np.float32)
@@ -305,7 +304,7 @@ def _terms(instance: Instance) -> set[str]:
         return {name for name in flags if getattr(kind, name)} | ({kind.bias} - {None})
     known = {"Softcap": "softcap", "Alibi": "alibi", "Relative": "distances"}
     types = {"stof::f16": "float16", "stof::bf16": "bfloat16", "float": "float32"}
-    stages = instance.stages if isinstance(instance, Row) else ()
+    stages = instance.stages if isinstance(instance, Row | Hopper) else ()
     return {known.get(s) or types[s.removeprefix("Additive<").removesuffix(">")] for s in stages}
 
 

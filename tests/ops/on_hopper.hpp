@@ -274,6 +274,10 @@ inline bool mbarrier_try_wait(u32 barrier, u32 parity) {
   host::wait_for_change(b.phase);
   return (b.phase & 1) != parity;
 }
+inline bool mbarrier_test(u32 barrier, u32 parity) {
+  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
+  return (b.phase & 1) != parity;
+}
 
 inline void prefetch(const TensorMap&) {}
 inline u32 cluster_rank() { return host::rank(); }
@@ -306,6 +310,10 @@ inline void tma_load(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, 
                      L2) {
   tma_load_to(host::rank(), to, map, barrier, c0, c1, c2, c3);
 }
+inline void tma_prefetch(const TensorMap& map, int c0, int, int, int) {
+  const host::Map tensor = map.read();
+  assert(tensor.box[0] == 64 && c0 % 64 == 0);
+}
 inline void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2,
                                int c3, L2, u16 ctas) {
   for (u32 cta = 0; cta < host::cta_count; ++cta)
@@ -333,6 +341,10 @@ void bulk_wait_read() {
   while (mine.groups.size() > kPending) mine.do_one();
 }
 
+template <typename X>
+X opaque(X x) {
+  return x;
+}
 inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void barrier_sync(int id, int threads) { host::reach(id, threads, true); }
 inline void barrier_arrive(int id, int threads) { host::reach(id, threads, false); }

@@ -7,16 +7,19 @@ copies, as long as the instructions do what tests/ops/on_hopper.hpp says.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from stof_cupy.jit.attention_sm90 import Sm90Config, attention_sm90
+from stof_cupy.jit import tensormap
 from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.ops.attention_fields import Args
+from stof_cupy.ops.attention_sm90 import Config
+from stof_cupy.ops.attention_sm90_launches import launches
 from tests.masks import on_host
 
 HERE = Path(__file__).parent
@@ -69,72 +72,22 @@ def launch(spec: KernelSpec, grid: int, fields: dict[str, Any], *, seed: int = 0
 
 
 def attend(
-    config: Sm90Config,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    mask: Any = None,
+    config: Config,
+    args: Args,
     *,
-    scale: float | None = None,
-    kv_lengths: np.ndarray | None = None,
-    out: np.ndarray,
     overflow: bool = False,
     ctas: int = 3,
     section: int = 2,
-    long_slots: int = 0,
     seed: int = 0,
-) -> np.ndarray:
-    """Run the attention with a few CTAs, one after the other; return the LSE."""
-    dtype = q.dtype.name
-    spec = attention_sm90(dtype, config)
-    batch, heads, seq_q, dim_qk = q.shape
-    lse = np.full((batch, heads, seq_q), np.nan, np.float32)
-    counter = np.zeros(1, np.int32)
-    lengths = None if kv_lengths is None else kv_lengths.astype(np.int32)
+) -> None:
+    """Run the attention with a few CTAs, one after the other, as its launches say."""
+    with mock.patch.object(tensormap, "tensor_map", encode):
+        every, used = launches(config, args, ctas=ctas, section=section)
     flag = np.array([overflow], np.int32)
-    fields: dict[str, Any] = {}
-    for name, x, rows in (("q", q, config.m), ("k", k, config.n), ("v", v, config.n)):
-        fields[name] = x.ctypes.data
-        for axis, step in zip(("batch", "head", "row"), x.strides, strict=False):
-            fields[f"{name}_{axis}"] = step // 2
-        fields[f"map_{name}"] = tensor_map(x, rows)
-    fields["map_out"] = tensor_map(out, 64)
-    fields["map_k_group"], fields["map_v_group"] = tensor_map(k, 8), tensor_map(v, 8)
-    names = ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of")
-    fields |= dict.fromkeys((*names, "groups", "mask_batch", "mask_head", "overflow"), 0)
-    if mask is not None:
-        tile = (config.m, config.n)
-        lists = mask.schedule(tile, layout="accumulator", packed=config.packed)
-        if config.packed:
-            fields["groups"] = lists.groups.ctypes.data
-        fields |= {name: getattr(lists, name).ctypes.data for name in names}
-        fields["mask_batch"], fields["mask_head"] = lists.mask_strides(batch, heads)
+    for spec, grid, fields in every:
         fields["overflow"] = flag.ctypes.data
-    rows = -(-seq_q // config.m) * heads * batch
-    fields |= {
-        "lse": lse.ctypes.data,
-        "kv_lengths": 0 if lengths is None else lengths.ctypes.data,
-        "counter": counter.ctypes.data,
-        "report": 0,
-        "batch": batch,
-        "heads": heads,
-        "heads_per_kv": heads // k.shape[1],
-        "section": min(section, batch * heads),
-        "long_slots": min(long_slots, -(-seq_q // config.m)),
-        "seq_q": seq_q,
-        "seq_k": k.shape[2],
-        "dim_qk": dim_qk,
-        "dim_v": v.shape[3],
-        "scale_log2": (dim_qk**-0.5 if scale is None else scale) * math.log2(math.e),
-    }
-    launch(spec, min(ctas, rows), fields, seed=seed)
-    assert counter[0] == 0, "the next launch would not begin at the first row"
-    return lse
-
-
-def tensor_map(x: np.ndarray, rows: int) -> bytes:
-    """Return a map of an array of four axes whose boxes are `rows` rows of 64."""
-    return encode(x.ctypes.data, x.dtype.name, x.shape[::-1], x.strides[-2::-1], (64, rows, 1, 1))
+        launch(spec, grid, fields, seed=seed)
+    assert used[0] == 0, "the next launch would not begin at the first row"
 
 
 def encode(

@@ -9,7 +9,8 @@ import pytest
 
 from stof_cupy import attention, masks
 from stof_cupy.jit import device
-from stof_cupy.ops import attention_cuda, reference
+from stof_cupy.ops import attention_candidates, attention_cuda, reference
+from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_candidates import candidates
 from stof_cupy.ops.attention_demand import Case
@@ -58,7 +59,8 @@ def check_all(
     scores = Scores(**{name: on_gpu(x) for name, x in terms.items()})
     given = mask.to("cuda") if isinstance(mask, masks.Pattern) else mask
     _, problem, bsr, complete = validate(q, k, v, given, scores, on_gpu(kv_lengths), None)
-    case = Case(problem, bsr, device.facts(), kind_of(complete))
+    wanted = Args(problem, q, k, v, None, None, bsr, complete, on_gpu(kv_lengths))
+    case = Case(problem, bsr, device.facts(), kind_of(complete), given=sm90.given(wanted))
     how = {**terms, "kv_lengths": kv_lengths}
     exact, exact_lse = reference.attention(*arrays, dense, **how, return_lse=True)
     low = reference.attention(*arrays, dense, **how, precision=dtype)
@@ -104,6 +106,17 @@ def test_every_candidate_of_few_queries(queries: int) -> None:
 def test_every_candidate_of_a_mask_that_the_gpu_built() -> None:
     pattern = masks.sliding_window(200, 700, window=40, align="bottom-right")
     check_all(pattern | masks.block_layout(np.eye(4, 11, dtype=bool), shape=(200, 700)))
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_every_candidate_of_a_hopper(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device.facts().arch != "90a":
+        pytest.skip(f"{device.facts().name} is no Hopper")
+    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+    for mask in (None, SCATTERED, RARE, EACH):
+        assert check_all(mask, dim=dim) == {"blockwise", "rowwise", "sm90"}
+    check_all(SCATTERED, dim=dim, kv_heads=2, kv_lengths=np.array([0, 333]), dtype="bfloat16")
+    check_all(EACH, dim=dim, **TERMS)
 
 
 def test_every_candidate_of_wide_heads() -> None:

@@ -12,6 +12,7 @@ import regret_measure
 import regret_report
 from regret_cells import MASKS, Cell, cells, groups, make_mask
 
+from stof_cupy.ops import attention_candidates
 from stof_cupy.ops.attention_candidates import candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_model import explain
@@ -112,6 +113,20 @@ def test_regret_is_one_for_the_constants_that_made_the_times(
     assert regret.main(["--from", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "model " in shown and "stof-eq1-64" in shown and "worst" in shown
+
+
+@pytest.mark.parametrize("name", ["longformer", "random0.1"])
+def test_the_kernel_for_hopper_among_the_candidates(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+    group = [cell for cell in cells() if (cell.mask, cell.seq, cell.batch) == (name, 1024, 1)]
+    plans, stats = regret_measure.plan_group(group, H100)
+    for plan in plans:
+        every = list(candidates(plan.cell.case(stats, H100)))
+        assert every == list(candidates(plan.case)) and len(every) == plan.count
+        assert "sm90" in {candidate.kernel for candidate in plan.timed}
+        assert name != "random0.1" or any(getattr(each, "packed", False) for each in every)
 
 
 def test_constants_are_fitted_to_a_file(measured: Any) -> None:
