@@ -29,14 +29,19 @@ from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rms_n
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.gemm_statistics import row_statistics
-from stof_cupy.jit.mask_kernels import mask_build, mask_order
+from stof_cupy.jit.mask_kernels import (
+    MASK_BUILDS,
+    SCORES,
+    mask_build,
+    mask_documents,
+    mask_order,
+    mask_select,
+)
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
-    "DOCUMENT_CHUNK",
     "GEMM_TILES",
     "HEAD_DIM_CLASSES",
-    "MASK_BUILDS",
     "GemmTile",
     "catalogue",
     "elementwise",
@@ -44,8 +49,6 @@ __all__ = [
     "gemm_sm80",
     "head_dim_class",
     "layer_norm",
-    "mask_documents",
-    "mask_select",
 ]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
@@ -219,61 +222,6 @@ def elementwise(dtype: str, op: str) -> KernelSpec:
     )
 
 
-_SCORES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-
-
-@cache
-def mask_select(dtype: str) -> KernelSpec:
-    """Return the cut below the highest block scores of each row; scores may be float32 too."""
-    t = _SCORES[dtype]
-    strides = ("row_stride", "col_stride", "lead_a_stride", "lead_b_stride")
-    return KernelSpec(
-        name=f"mask_select_{t}",
-        header="mask/select.cuh",
-        type=f"stof::mask::Select<{'float' if t == 'f32' else f'stof::{t}'}>",
-        params=(
-            *((name, "u8") for name in ("scores", "cut")),
-            *((name, "i8") for name in strides),
-            *((name, "i4") for name in ("lead_b", "rows", "cols", "top")),
-        ),
-        threads=256,
-        smem_bytes=(256 + 256 // 32 + 3) * 4,
-    )
-
-
-DOCUMENT_CHUNK = 4096
-"""Tokens that a CTA of :func:`mask_documents` takes."""
-
-_IDS = {
-    **{"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"},
-    **{f"uint{8 * size}": f"stof::u{8 * size}" for size in (1, 2, 4, 8)},
-}
-
-
-@cache
-def mask_documents(dtype: str) -> KernelSpec:
-    """Return the runs of equal document ids, of any integer type."""
-    return KernelSpec(
-        name=f"mask_documents_{dtype}",
-        header="mask/documents.cuh",
-        type=f"stof::mask::Documents<{_IDS[dtype]}, {DOCUMENT_CHUNK}>",
-        params=(
-            *((name, "u8") for name in ("ids", "start", "stop")),
-            *((name, "i8") for name in ("id_stride", "lead_stride", "out_lead_stride")),
-            *((name, "i4") for name in ("tokens", "causal")),
-        ),
-        threads=512,
-        smem_bytes=(3 * DOCUMENT_CHUNK // 32 + 2) * 4,
-    )
-
-
-MASK_BUILDS = (
-    *(((64, 64), False), ((64, 64), True), ((128, 64), True)),
-    *(((64, 128), True), ((128, 128), True)),
-)
-"""Tiles for which masks are built on the GPU, and whether bitmaps are in accumulator order."""
-
-
 def _attention() -> list[KernelSpec]:
     """Return attention as it is mostly used: a kernel takes seconds to compile.
 
@@ -308,9 +256,7 @@ def _gemm() -> list[KernelSpec]:
     gelu = EpilogueKind(bias=True, activation="gelu")
     residual = EpilogueKind(bias=True, residual=True)
     specs = [gemm_sm80("float16", *each) for each in product(GEMM_TILES, (gelu, residual))]
-    specs += [
-        gemm_sm80("float16", GEMM_TILES[1], each) for each in (PLAIN, EpilogueKind(bias=True))
-    ]
+    specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN))
     gate = EpilogueKind(activation="silu", gated=True)
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[0], gelu))
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
@@ -331,7 +277,7 @@ def catalogue() -> tuple[KernelSpec, ...]:
         often = ("add", "gelu", "gelu_tanh", "gated_silu", "gated_gelu_tanh")
         specs += [rotary(dtype, False), *(elementwise(dtype, op) for op in often)]
     specs += _gemm()
-    specs += [mask_select(dtype) for dtype in _SCORES]
-    specs += [mask_documents(dtype) for dtype in _IDS]
+    specs += [mask_select(dtype) for dtype in SCORES]
+    specs += [mask_documents(dtype) for dtype in ("int32", "int64", "uint8")]
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]
     return tuple(specs)

@@ -10,14 +10,19 @@ from functools import cache, lru_cache
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
+    "DOCUMENT_CHUNK",
     "MASK_ARRAYS",
+    "MASK_BUILDS",
     "MASK_COLUMNS",
     "MASK_DEPTH",
     "MASK_NODES",
     "NODE_BYTES",
+    "SCORES",
     "FormulaCode",
     "mask_build",
+    "mask_documents",
     "mask_order",
+    "mask_select",
 ]
 
 MASK_NODES, MASK_ARRAYS, MASK_DEPTH = 24, 16, 4
@@ -147,3 +152,59 @@ def mask_order() -> KernelSpec:
         threads=_THREADS,
         smem_bytes=4 * _THREADS,
     )
+
+
+SCORES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+"""Types of block scores, and their short names."""
+
+
+@cache
+def mask_select(dtype: str) -> KernelSpec:
+    """Return the cut below the highest block scores of each row; scores may be float32 too."""
+    t = SCORES[dtype]
+    strides = ("row_stride", "col_stride", "lead_a_stride", "lead_b_stride")
+    return KernelSpec(
+        name=f"mask_select_{t}",
+        header="mask/select.cuh",
+        type=f"stof::mask::Select<{'float' if t == 'f32' else f'stof::{t}'}>",
+        params=(
+            *((name, "u8") for name in ("scores", "cut")),
+            *((name, "i8") for name in strides),
+            *((name, "i4") for name in ("lead_b", "rows", "cols", "top")),
+        ),
+        threads=256,
+        smem_bytes=(256 + 256 // 32 + 3) * 4,
+    )
+
+
+DOCUMENT_CHUNK = 4096
+"""Tokens that a CTA of :func:`mask_documents` takes."""
+
+_IDS = {
+    **{"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"},
+    **{f"uint{8 * size}": f"stof::u{8 * size}" for size in (1, 2, 4, 8)},
+}
+
+
+@cache
+def mask_documents(dtype: str) -> KernelSpec:
+    """Return the runs of equal document ids, of any integer type."""
+    return KernelSpec(
+        name=f"mask_documents_{dtype}",
+        header="mask/documents.cuh",
+        type=f"stof::mask::Documents<{_IDS[dtype]}, {DOCUMENT_CHUNK}>",
+        params=(
+            *((name, "u8") for name in ("ids", "start", "stop")),
+            *((name, "i8") for name in ("id_stride", "lead_stride", "out_lead_stride")),
+            *((name, "i4") for name in ("tokens", "causal")),
+        ),
+        threads=512,
+        smem_bytes=(3 * DOCUMENT_CHUNK // 32 + 2) * 4,
+    )
+
+
+MASK_BUILDS = (
+    *(((64, 64), False), ((64, 64), True), ((128, 64), True)),
+    *(((64, 128), True), ((128, 128), True)),
+)
+"""Tiles for which masks are built on the GPU, and whether bitmaps are in accumulator order."""

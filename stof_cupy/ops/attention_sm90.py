@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from stof_cupy.jit import catalogue, tensormap
+from stof_cupy.jit import tensormap
 from stof_cupy.jit.attention_kernels import PARTIAL_STATS
 from stof_cupy.jit.attention_sm90 import (
     SM90_CONFIGS,
@@ -21,6 +21,7 @@ from stof_cupy.jit.attention_sm90 import (
     sm90_dim,
 )
 from stof_cupy.jit.device import DeviceFacts
+from stof_cupy.jit.mask_kernels import MASK_BUILDS
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.masks.device.built import BuiltMask
 from stof_cupy.ops._arrays import Array, pointer
@@ -37,7 +38,7 @@ _MOST_SPLITS = 64
 _MOST_PARTIAL = 256 << 20  # bytes of partial results
 _WAVES = (1, 2, 4)  # slices are tried that fill the GPU so many times
 _SCATTERED, _GROUPS = 0.75, 0.6  # keys are packed if so much is not kept, in whole groups of 8
-_BUILT = {tile for tile, accumulator in catalogue.MASK_BUILDS if accumulator}
+_BUILT = {tile for tile, accumulator in MASK_BUILDS if accumulator}
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from stof_cupy import masks
 from stof_cupy.dtypes import as_dtype
-from stof_cupy.jit.catalogue import mask_select
-from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, NODE_BYTES
+from stof_cupy.jit.mask_kernels import MASK_ARRAYS, MASK_DEPTH, MASK_NODES, NODE_BYTES, mask_select
 from stof_cupy.masks import MaskStack, Pattern
 from stof_cupy.masks.block_arrays import DeviceScores
 from stof_cupy.masks.device import lowering, nodes

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stof_cupy.dtypes import as_dtype
-from stof_cupy.jit.catalogue import DOCUMENT_CHUNK, mask_documents, mask_select
+from stof_cupy.jit.mask_kernels import DOCUMENT_CHUNK, mask_documents, mask_select
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.testing import poison
 from tests.masks import on_host

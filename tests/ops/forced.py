@@ -33,6 +33,7 @@ from stof_cupy.jit.attention_sm90 import (
     attention_sm90,
     attention_sm90_combine,
 )
+from stof_cupy.jit.mask_kernels import MASK_BUILDS
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import attention_config, attention_cuda
 from stof_cupy.ops import attention_rowwise as rowwise
@@ -246,7 +247,7 @@ def instances(most: int = 200) -> list[Instance]:
     )
     chosen: list[Instance] = []
     used: set[KernelSpec] = set()
-    beside = len(catalogue.MASK_BUILDS) + 2  # what builds masks
+    beside = len(MASK_BUILDS) + 2  # what builds masks
     for _, n, i in spread:
         instance = families[n][i]
         more = used | set(instance.specs())

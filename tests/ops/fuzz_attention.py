@@ -25,8 +25,7 @@ from typing import Any
 
 from stof_cupy import env
 from stof_cupy.errors import StofError
-from stof_cupy.jit import catalogue
-from stof_cupy.jit.mask_kernels import mask_build, mask_order
+from stof_cupy.jit.mask_kernels import MASK_BUILDS, mask_build, mask_order
 from stof_cupy.jit.spec import KernelSpec
 from tests.ops import forced, fuzz_case
 from tests.ops.fuzz_check import Kernels, Outcome, run_case
@@ -40,7 +39,7 @@ SHOWN = 12
 def ready(arch: str) -> list[KernelSpec]:
     """Return the kernels that are compiled beforehand for an architecture."""
     specs = forced.kernels(forced.instances(MOST_KERNELS))
-    specs += [mask_build(tile, order) for tile, order in catalogue.MASK_BUILDS] + [mask_order()]
+    specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]
     return [spec for spec in specs if spec.supports(arch)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import dtype_name
-from stof_cupy.jit import catalogue
+from stof_cupy.jit import mask_kernels
 
 __all__ = ["cut_scores", "find_documents"]
 
@@ -27,7 +27,7 @@ def find_documents(ids: Any, causal: bool, bounds: Any) -> Callable[[], None]:
     """
     from stof_cupy.jit.launch import kernel
 
-    run = kernel(catalogue.mask_documents(ids.dtype.name))
+    run = kernel(mask_kernels.mask_documents(ids.dtype.name))
     params = run.pack(
         ids=ids.data.ptr,
         start=bounds.data.ptr,
@@ -38,7 +38,7 @@ def find_documents(ids: Any, causal: bool, bounds: Any) -> Callable[[], None]:
         tokens=len(ids),
         causal=causal,
     )
-    grid = (-(-len(ids) // catalogue.DOCUMENT_CHUNK), 1)
+    grid = (-(-len(ids) // mask_kernels.DOCUMENT_CHUNK), 1)
     return lambda: run(grid, params)
 
 
@@ -63,7 +63,7 @@ def cut_scores(scores: Any, lead: tuple[int, int], top: int, cuts: Any) -> Calla
     rows, cols = scores.shape[-2:]
     scores = cupy.broadcast_to(scores, (*lead, rows, cols))
     outer, inner, row, col = (stride // scores.itemsize for stride in scores.strides)
-    run = kernel(catalogue.mask_select(dtype_name(scores.dtype)))
+    run = kernel(mask_kernels.mask_select(dtype_name(scores.dtype)))
     params = run.pack(
         scores=scores.data.ptr,
         cut=cuts.data.ptr,
