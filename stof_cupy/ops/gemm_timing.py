@@ -155,7 +155,8 @@ def _calls(
     operands = gemm.operands_of(_epilogue(problem))
     weights = [b]
     if problem.m <= _FEW_ROWS:
-        weights += [b.T.copy().T if found.transposed_b else b.copy() for _ in range(_COPIES - 1)]
+        count = min(_COPIES, 1 + 3 * device.facts(b.device.id).l2_bytes // b.nbytes)
+        weights += [b.T.copy().T if found.transposed_b else b.copy() for _ in range(count - 1)]
 
     def call(choice: Choice) -> Callable[[], None] | None:
         runs = [gemm.prepared(choice, problem, a, each, out, operands) for each in weights]
