@@ -8,7 +8,7 @@ rows, and after ``--budget`` seconds the rest is skipped. ``--heavy`` adds the s
 torch.compile with max-autotune, which takes about 10 s of each: ``--heavy -k "compiled and fold and
 4096x"``. What Inductor has found stays in TORCHINDUCTOR_CACHE_DIR.
 
-GPU seconds, by estimate: plain and bias_gelu 65 each, swiglu 60, layer_norm 30, fold 60, and 15 for
+GPU seconds, by estimate: plain and bias_gelu 65 each, swiglu 60, layer_norm 30, fold 80, and 15 for
 kernels at the first time; ``--heavy`` 10 a cell.
 
 Ours is the fastest of what the model expects to be near the best and of cuBLASLt, if that is
