@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import cycle
 from os import cpu_count
 from typing import Any, NamedTuple
 
 import numpy as np
+from device_time import LAUNCHES
 from shapes import GEMM_CUBES, GEMM_ROWS, GEMM_WEIGHTS, NORM_MOST
 
 from stof_cupy import Epilogue, env, gemm
@@ -32,6 +34,8 @@ from stof_cupy.ops.norm import layer_norm
 from stof_cupy.testing import assert_close, budget
 
 DTYPE = "bfloat16"
+FEW = 16  # rows
+IN_TURN = 200 * 2**20  # bytes of weights that L2 does not hold
 EPS = 1e-5
 Shape = tuple[int, int, int]  # M, N, K; N are columns of B
 Call = Callable[[], Any]
@@ -69,6 +73,7 @@ class Cell:
     shift: Any
     out: Any
     allowed: float = 0.0
+    others: tuple[Any, ...] = ()  # more weights like `b`, for calls in turn
 
     @property
     def flop(self) -> float:
@@ -84,11 +89,13 @@ class Cell:
 
     @property
     def small(self) -> bool:
-        """Whether it is timed with its inputs in L2, as those of a layer's rows may be.
+        """Whether many calls are timed at once: their inputs are in L2, or meant not to be."""
+        return bool(self.others) or (self.shape[0] > FEW and self.moved < 32 * 2**20)
 
-        Weights that few rows meet are not: a model has others between two uses.
-        """
-        return self.shape[0] > 16 and self.moved < 32 * 2**20
+    @property
+    def cold(self) -> bool:
+        """Whether weights come from memory: those that few rows meet, as a model has others."""
+        return self.shape[0] <= FEW or not self.small
 
 
 class Measured(NamedTuple):
@@ -123,7 +130,18 @@ def cell(kind: str, shape: Shape) -> Cell:
     out = cupy.full((m, columns), np.nan, np.float16).view(as_dtype(DTYPE))
     made = Cell(kind, shape, a, b, bias, residual, weight, shift, out)
     ours(made)()
-    return Cell(**{**vars(made), "allowed": 2 * check(made)})
+    others = ()
+    if m <= FEW and kind != "fold" and LAUNCHES * b.nbytes >= IN_TURN:
+        others = tuple(b.copy() for _ in range(min(LAUNCHES, IN_TURN // b.nbytes)))
+    return replace(made, allowed=2 * check(made), others=others)
+
+
+def in_turn(cell: Cell, make: Callable[[Cell], Call]) -> Call:
+    """Return a call that takes other weights every time, where the cell has them."""
+    if not cell.others:
+        return make(cell)
+    turns = cycle([make(replace(cell, b=b)) for b in (cell.b, *cell.others)])
+    return lambda: next(turns)()
 
 
 @lru_cache(maxsize=1)

@@ -309,7 +309,6 @@ struct Output {
   template <int kSlab>
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
                                         int col, const epilogue::Operands& operands) const {
-    [[maybe_unused]] u32 of_row[2][8];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       u32 r[4];
@@ -324,13 +323,19 @@ struct Output {
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
         apply(x, operands, buffer, row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
-        if constexpr (K::Epilogue::kStatistics) of_row[i % 2][2 * j + i / 2] = r[i];
       }
       put(buffer, j, r);
     }
     if constexpr (K::Epilogue::kStatistics) {
+      __syncwarp();  // a warp's rows are its own
 #pragma unroll
-      for (int r = 0; r < 2; ++r) tell<4>(of_row[r], row + row_of(r), col, thread % 4);
+      for (int r = 0; r < 2; ++r) {
+        u32 pairs[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          pairs[i] = ptx::load_shared_4(place(buffer, row_of(r), 4 * i + thread % 4));
+        tell<4>(pairs, row + row_of(r), col, thread % 4);
+      }
     }
   }
 

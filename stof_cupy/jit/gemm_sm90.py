@@ -14,7 +14,7 @@ __all__ = ["GEMM_SM90_AHEAD", "GEMM_SM90_CONFIGS", "Sm90Gemm", "for_layout", "ge
 
 _SMEM_PER_BLOCK = 232448
 _REGISTERS_BESIDE = 32  # of a thread, for all but the sums
-_BESIDE_COUPLED = 104  # where columns are coupled, which are computed many at a time
+_BESIDE_MORE = 104  # of an epilogue that reads much more than a bias and a residual
 _PITCH = 64 + 4  # floats of a row of sums on their way to be transposed
 _BLOCK = 64 * 128  # bytes of 64 rows
 
@@ -129,7 +129,9 @@ class Sm90Gemm:
         wrong = self._fault_of_stages(epilogue)
         if wrong is not None:
             return wrong
-        most = 232 - (_BESIDE_COUPLED if epilogue.apart else _REGISTERS_BESIDE)
+        beside = (epilogue.normed, epilogue.residual, epilogue.statistics)
+        more = epilogue.rotary is not None or sum(beside) > 1
+        most = 232 - (_BESIDE_MORE if more else _REGISTERS_BESIDE)
         if self.sums > most:
             return mismatch("registers", self.sums, f"at most {most} for sums")
         depth = self.depth(epilogue)
@@ -174,8 +176,8 @@ GEMM_SM90_CONFIGS = (
 _GELU = EpilogueKind(bias=True, activation="gelu")
 _RESIDUAL = EpilogueKind(bias=True, residual=True)
 _GATED = EpilogueKind(activation="silu", gated=True)
-_QUERIES = EpilogueKind(bias=True, rotary=128, heads=True)
-_FOLDED = EpilogueKind(normed=True, bias=True, activation="gelu", residual=True, statistics=True)
+_QUERIES = EpilogueKind(bias=True, rotary=128, statistics=True, heads=True)
+_FOLDED = EpilogueKind(normed=True, bias=True, activation="gelu")
 
 GEMM_SM90_AHEAD = (
     ("bfloat16", GEMM_SM90_CONFIGS[0], PLAIN),

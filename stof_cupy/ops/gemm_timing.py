@@ -14,7 +14,7 @@ from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor
 from stof_cupy.ops.attention_timing import graph_us
-from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.epilogue import SLAB, Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice
 from stof_cupy.ops.gemm_sm90 import Layout, Norm
@@ -133,17 +133,44 @@ def _arrays(problem: Problem, found: Layout) -> tuple[Any, Any, Any]:
             (p.columns, found.transposed_b, 1, p.k**-0.5),
         )
     )
-    return a, b, cupy.empty((p.m, p.n), a.dtype)
+    shape: tuple[int, ...] = (p.m, p.n)
+    if p.epilogue.heads:
+        dim = _head_dim(p)
+        shape = (1, p.n // dim, p.m, dim)
+    return a, b, cupy.empty(shape, a.dtype)
+
+
+def _head_dim(problem: Problem) -> int:
+    """Return a size of heads for a problem, which does not say."""
+    rotary = problem.epilogue.rotary
+    if isinstance(rotary, int):
+        return rotary
+    return 64 if problem.n % 64 == 0 else problem.n
 
 
 def _epilogue(problem: Problem) -> Epilogue:
-    kind, dtype = problem.epilogue, problem.dtype
+    import cupy
+
+    p, kind, dtype = problem, problem.epilogue, problem.dtype
+    dim, normed, turn, statistics = _head_dim(p), None, None, None
+    if kind.normed:
+        normed = Normed(cupy.ones((p.m, 2), np.float32), cupy.ones(p.columns, np.float32))
+    if kind.rotary is not None:
+        positions = cupy.zeros((1, p.m) if kind.heads else p.m, np.int32)
+        frequency = cupy.ones(dim // 2, np.float32)
+        turn = Rotary(positions, frequency, p.n // dim, dim, kind.rotary == "neighbours")
+    if kind.statistics:
+        statistics = cupy.empty((p.m, -(-p.n // SLAB), 2), np.float32)
     return Epilogue(
         bias=normal((problem.columns,), dtype, 2) if kind.bias else None,
         activation=kind.activation,
         residual=normal((problem.m, problem.n), dtype, 3) if kind.residual else None,
         gated=kind.gated,
         scale=0.5 if kind.scale else None,
+        normed=normed,
+        rotary=turn,
+        heads=p.n // dim if kind.heads else None,
+        statistics=statistics,
     )
 
 
@@ -155,7 +182,8 @@ def _calls(
     operands = gemm.operands_of(_epilogue(problem))
     weights = [b]
     if problem.m <= _FEW_ROWS:
-        weights += [b.T.copy().T if found.transposed_b else b.copy() for _ in range(_COPIES - 1)]
+        count = min(_COPIES, 1 + 3 * device.facts(b.device.id).l2_bytes // b.nbytes)
+        weights += [b.T.copy().T if found.transposed_b else b.copy() for _ in range(count - 1)]
 
     def call(choice: Choice) -> Callable[[], None] | None:
         runs = [gemm.prepared(choice, problem, a, each, out, operands) for each in weights]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.ops import gemm_choice, gemm_model, gemm_timing, gemm_vendor
-from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_args import Problem, validate
 from stof_cupy.ops.gemm_sm90 import Layout
 from stof_cupy.ops.gemm_vendor import Vendor
 from tests.ops.test_gemm_model import A100, H100
@@ -125,6 +128,33 @@ def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(isinstance(c, Vendor) for c in gemm_timing.to_time(gated, HERE, H100))
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        EpilogueKind(scale=True, bias=True, activation="silu", gated=True, residual=True),
+        EpilogueKind(normed=True, bias=True, rotary=64, heads=True),
+        EpilogueKind(normed=True, rotary="neighbours", statistics=True, residual=True),
+        EpilogueKind(heads=True),
+    ],
+    ids=lambda kind: kind.name,
+)
+def test_what_is_timed_has_all_that_it_reads(
+    kind: EpilogueKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = SimpleNamespace(standard_normal=lambda shape, dtype: np.zeros(shape, dtype))
+    fake = SimpleNamespace(random=SimpleNamespace(default_rng=lambda seed: draw), ndarray=Problem)
+    for name in ("ones", "zeros", "empty"):
+        setattr(fake, name, getattr(np, name))
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    problem = Problem("bfloat16", 10, 192, 64, kind)
+    a, b, out = gemm_timing._arrays(problem, HERE)
+    epilogue = gemm_timing._epilogue(problem)
+    assert epilogue.kind == kind
+    if kind.heads:
+        a = a[None]
+    assert validate(a, b.T, epilogue, out) == ("numpy", problem)
+
+
 @pytest.mark.gpu
 def test_measuring() -> None:
     from stof_cupy.jit import device
@@ -137,5 +167,11 @@ def test_measuring() -> None:
         assert gemm_timing.measure(problem) == pytest.approx(dict(times), abs=1e-3)
         first = gemm_choice.name_of(gemm_choice.choices(problem, HERE, facts)[0])
         assert first == min(times, key=lambda name: times[name])
+    for kind in (
+        EpilogueKind(normed=True, bias=True, activation="gelu_tanh"),
+        EpilogueKind(rotary=64, heads=True),
+        EpilogueKind(rotary="neighbours", statistics=True),
+    ):
+        assert gemm_timing.measure(Problem("bfloat16", 100, 192, 256, kind))
     times = gemm_timing.measure_norm(PROBLEM)
     assert gemm_choice.APART in times
