@@ -57,6 +57,7 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
 
     Examples
     --------
+    >>> from stof_cupy.jit.gemm_sm90 import Sm90Gemm
     >>> problem = Problem("float16", 100, 40, 64)
     >>> fault(Plan(Sm90Gemm(128, 128)), problem, Layout())
     >>> fault(Plan(Sm90Gemm(128, 128), splits=2), problem, Layout())
