@@ -108,7 +108,7 @@ class TransformerEngine(TextTasks, Inspection):
         dtype: Any = None,
         progress: bool = False,
         tune: str = "off",
-        cuda_graphs: bool = True,
+        cuda_graphs: bool = False,
     ) -> None:
         self._bar = Progress("tuning") if progress else None
         record = None if cuda_graphs else False
