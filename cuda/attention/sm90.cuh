@@ -11,6 +11,7 @@
 #include "attention/sm90_producer.cuh"
 #include "attention/sm90_scheduler.cuh"
 #include "attention/sm90_shape.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/sync.cuh"
@@ -35,6 +36,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       ptx::prefetch(p.map_v);
       ptx::prefetch(p.map_out);
     }
+    ptx::after_earlier_kernels();
     __syncthreads();
     // Shuffled, the compiler knows that all of a warp take the same branch.
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);

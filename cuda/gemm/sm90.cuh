@@ -9,6 +9,7 @@
 #include "gemm/sm90_producer.cuh"
 #include "gemm/sm90_shape.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/sync.cuh"
@@ -44,6 +45,7 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
       ptx::prefetch(p.map_b);
       if (p.mapped_c) ptx::prefetch(p.map_c);
     }
+    ptx::after_earlier_kernels();
     sync();
     // Shuffled, the compiler knows that all of a warp take the same branch.
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);

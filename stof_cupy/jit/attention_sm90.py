@@ -264,13 +264,12 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
     UnsupportedError
         See `Sm90Config.fault`.
     """
-    wrong = config.fault()
-    if wrong is not None:
+    if (wrong := config.fault()) is not None:
         raise UnsupportedError(wrong)
     t = _T[dtype]
     tile = [config.dim_qk, config.dim_v, config.n, config.warpgroups]
     numbers = [*tile, config.stages, config.queries, config.blocks]
-    variant = [str(flag).lower() for flag in (getattr(config, each) for each in _VARIANTS)]
+    variant = [str(getattr(config, each)).lower() for each in _VARIANTS]
     stages = ", ".join(f"stof::attention::{stage}" for stage in config.scores)
     arguments = [f"stof::{t}", *map(str, numbers), *variant, f"stof::attention::Scores<{stages}>"]
     return KernelSpec(
@@ -281,6 +280,7 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
         threads=config.threads,
         smem_bytes=config.smem_bytes,
         arch="90a",
+        waits=True,
         prelude=wgmma(t, (config.n, config.dim_v)),
     )
 

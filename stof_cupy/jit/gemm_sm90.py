@@ -245,6 +245,7 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
         threads=config.threads,
         smem_bytes=config.smem_bytes(epilogue),
         arch="90a",
+        waits=True,
         prelude=wgmma(t, (config.n,)),
         cluster=config.ctas,
     )
