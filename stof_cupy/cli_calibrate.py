@@ -29,7 +29,7 @@ def add_command(commands: Any) -> None:
 def _calibrate(args: argparse.Namespace) -> None:
     facts = gpu.facts(args.device)
     path, start = calibration.path_of(facts), time.perf_counter()
-    there = path.exists() and not args.again
+    there = calibration.kept(facts) is not None and not args.again
     constants = calibration.calibrate_device(args.device, again=args.again)
     took = time.perf_counter() - start
     title(f"attention on {facts.name}")

@@ -31,14 +31,6 @@ __device__ __forceinline__ float bias_value(float x) { return x; }
 __device__ __forceinline__ float bias_value(f16 x) { return ptx::to_float(x); }
 __device__ __forceinline__ float bias_value(bf16 x) { return ptx::to_float(x); }
 
-// 1 - 2 / (e^2x + 1) loses a small x beside the 1.
-__device__ __forceinline__ float tanh(float x) {
-  const float y = x * x;
-  const float near = x * (1.f - y * (1.f / 3 - y * (2.f / 15 - y * (17.f / 315))));
-  const float far = 1.f - 2.f / (ptx::exp2(2.f * kLog2e * x) + 1.f);
-  return y < 0.01f ? near : far;
-}
-
 // kSoftcap: softcap * tanh(score / softcap). Bias: the type of an array that is added, or None.
 // kAlibi, kDistances: minus a slope times how far the key is, and a table by how far it is.
 template <bool kSoftcap = false, class Bias = None, bool kAlibi = false, bool kDistances = false>

@@ -22,6 +22,14 @@ constexpr float kSmallest = 1.17549435e-38f;  // positive and normal
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kLog2e = 1.4426950408889634f;
 
+// For softcaps. 1 - 2 / (e^2x + 1) loses a small x beside the 1.
+__device__ __forceinline__ float tanh(float x) {
+  const float y = x * x;
+  const float near = x * (1.f - y * (1.f / 3 - y * (2.f / 15 - y * (17.f / 315))));
+  const float far = 1.f - 2.f / (ptx::exp2(2.f * kLog2e * x) + 1.f);
+  return y < 0.01f ? near : far;
+}
+
 // State of the rows g and g + 8 of each of kFragments fragments, which a thread shares with its
 // quad.
 template <int kFragments>

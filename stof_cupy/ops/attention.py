@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.masks.check import flag
 from stof_cupy.ops._arrays import Array
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_fields import Args
@@ -54,16 +55,18 @@ def attention(
         that names some, is built on the GPU at every call, which waits for it:
         ``mask.to("cuda", tiles=, bitmaps=)`` and `DeviceMask.rebuild` do not.
     scale : float, optional
-        Factor of the scores. Default: ``1 / sqrt(head_dim)``.
+        Factor of the scores. Default: ``1 / sqrt(head_dim)``. Scores of more than about 10^7 are
+        beyond what float32 tells apart.
     bias : float ndarray or RelativeBias, optional
         Added to the scores; an array broadcasts to ``(batch, heads, seq_q, seq_k)``. A key whose
-        bias is -inf or the lowest finite number of the bias's type is masked.
+        bias in an array is -inf or the lowest finite number of the array's type is masked.
     alibi : float32 ndarray, optional
         Shape ``(heads,)``: slopes of ALiBi (Press et al., arXiv 2108.12409). Adds ``-alibi[h] * |i
         + seq_k - seq_q - j|`` to the score of query `i` and key `j`: the last query stands at the
         last key, whatever the mask or `kv_lengths`.
     softcap : float, optional
-        Positive; bounds the scores, before anything is added, to ``(-softcap, softcap)``.
+        Positive, at most 2**64; bounds the scores, before anything is added, to ``(-softcap,
+        softcap)``.
     sinks : float32 ndarray, optional
         Shape ``(heads,)``: the score of one more key in every row, whose value is 0.
     kv_lengths : ndarray of int, optional
@@ -150,6 +153,7 @@ def attend(
 ) -> Any:
     """Validate, choose and run: what `attention` and `attention_varlen` have in common."""
     check_select(select)
+    return_lse, explain = flag("return_lse", return_lse), flag("explain", explain)
     where, problem, bsr, scores = validate(q, k, v, mask, scores, kv_lengths, out)
     if where == "numpy":
         from stof_cupy.ops import cpu_attention

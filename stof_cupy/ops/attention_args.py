@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import numbers
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +21,13 @@ from stof_cupy.ops._arrays import (
     check_out,
     check_shape,
     device_dtype,
+    is_cupy,
 )
 from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["Problem", "Scores", "masking", "validate"]
+
+_MOST_CAP = 2.0**64  # far above any score, and still within float32 when multiplied
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ def validate(
     scores : Scores
         Complete: the scale chosen, the bias broadcast.
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x is None:
+            raise DTypeError(mismatch(name, None, "a NumPy or CuPy array"))
     where = backend(q=q, k=k, v=v, **scores.arrays(), kv_lengths=kv_lengths, out=out)
     check_dtype("q", q)
     check_dtype("k", k, q, "q")
@@ -110,7 +116,8 @@ def validate(
         if kv_lengths.dtype.kind not in "iu":
             raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
         check_shape("kv_lengths", kv_lengths, (batch,))
-    bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
+    with _device_of(q):  # masks of CuPy arrays are built there
+        bsr = None if mask is None else as_masks(mask, (batch, heads, seq_q, seq_k))
     if isinstance(bsr, DeviceMask) and (where == "numpy" or bsr.device != q.device.id):
         got = f"on CUDA device {bsr.device}"
         expected = "on the CPU: mask.to('cpu')" if where == "numpy" else f"on device {q.device.id}"
@@ -120,21 +127,29 @@ def validate(
     return where, problem, bsr, _complete(scores, problem)
 
 
+def _device_of(x: Array) -> AbstractContextManager[Any]:
+    """Return a context in which the device of a CuPy array is the current one."""
+    if not is_cupy(x):
+        return nullcontext()
+    import cupy
+
+    device: AbstractContextManager[Any] = cupy.cuda.Device(x.device.id)
+    return device
+
+
 def _complete(scores: Scores, problem: Problem) -> Scores:
     """Return checked scores with the default scale filled in and the bias broadcast."""
-    given: float | None = scores.scale
-    softcap = scores.softcap
-    if given is None:
-        given = 1.0 / math.sqrt(problem.dim_qk)
-    elif not isinstance(given, numbers.Real) or not abs(given) <= FLOAT32_MAX / 2:
-        raise ArgumentError(mismatch("scale", given, "a real number that float32 can hold"))
-    scale = float(given)
+    scale, softcap = 1.0 / math.sqrt(problem.dim_qk), scores.softcap
+    if scores.scale is not None:
+        scale = _real("scale", scores.scale, "a real number that float32 can hold")
+        if not abs(scale) <= FLOAT32_MAX / 2:
+            expected = "a real number that float32 can hold"
+            raise ArgumentError(mismatch("scale", scores.scale, expected))
     if softcap is not None:
-        real = isinstance(softcap, numbers.Real) and 0 < softcap <= FLOAT32_MAX
-        if not real or abs(scale / softcap) > FLOAT32_MAX:
-            expected = "a positive number, softcap and scale / softcap within float32"
-            raise ArgumentError(mismatch("softcap", softcap, expected, "None: no cap"))
-        softcap = float(softcap)
+        expected = "a positive number up to 2**64, scale / softcap within float32"
+        softcap = _real("softcap", softcap, expected)
+        if not 0 < softcap <= _MOST_CAP or abs(scale / softcap) > FLOAT32_MAX:
+            raise ArgumentError(mismatch("softcap", scores.softcap, expected, "None: no cap"))
     for name, x in (("alibi", scores.alibi), ("sinks", scores.sinks)):
         if x is not None:
             if x.dtype != np.float32:
@@ -147,6 +162,16 @@ def _complete(scores: Scores, problem: Problem) -> Scores:
     elif bias is not None:
         bias = _broadcast(bias, (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return replace(scores, scale=scale, softcap=softcap, bias=bias)
+
+
+def _real(name: str, value: Any, expected: str) -> float:
+    """Return a number of any type, also of those that NumPy does not know, as a float."""
+    try:
+        if isinstance(value, bool | str | bytes | np.bool_ | np.ndarray):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(mismatch(name, value, expected)) from None
 
 
 def _broadcast(bias: Array, shape: tuple[int, int, int, int]) -> Array:

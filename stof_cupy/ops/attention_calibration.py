@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stof_cupy import env
+from stof_cupy.errors import DeviceError, mismatch
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks import BsrMask, causal, sliding_window
@@ -31,6 +32,7 @@ __all__ = [
     "calibrate_device",
     "calibrated",
     "fit",
+    "kept",
     "off",
     "path_of",
     "probes",
@@ -66,15 +68,20 @@ def calibrated(facts: DeviceFacts) -> Constants:
 
     The file is read once a process.
     """
+    return kept(facts) or Constants()
+
+
+def kept(facts: DeviceFacts) -> Constants | None:
+    """Return the constants that were fitted to a GPU and kept on disk, or None."""
     try:
         stored = json.loads(path_of(facts).read_text(encoding="utf-8"))
         values = {name: float(stored["constants"][name]) for name in NAMES}
     except (OSError, ValueError, KeyError, TypeError):  # none, or not what `calibrate` writes
-        return Constants()
+        return None
     usable = stored.get("version") == _VERSION and all(
         math.isfinite(value) and value > 0 for value in values.values()
     )
-    return Constants(**values) if usable else Constants()
+    return Constants(**values) if usable else None
 
 
 def calibrate(facts: DeviceFacts, timer: Timer, *, again: bool = False) -> Constants:
@@ -86,12 +93,20 @@ def calibrate(facts: DeviceFacts, timer: Timer, *, again: bool = False) -> Const
     timer : callable
         See `Timer`; asked once for each of `probes`.
     again : bool
-        Measure even if there is a file.
+        Measure even if that was done before.
+
+    Raises
+    ------
+    DeviceError
+        If a time is no positive number.
     """
-    path = path_of(facts)
-    if path.exists() and not again:
-        return calibrated(facts)
+    path, before = path_of(facts), kept(facts)
+    if before is not None and not again:
+        return before
     measured = [(candidate, case, timer(candidate, case)) for candidate, case in probes(facts)]
+    for candidate, _, us in measured:
+        if not 0 < us < math.inf:
+            raise DeviceError(mismatch(f"time of {candidate.name}", us, "positive microseconds"))
     constants = fit(measured)
     record = {
         "version": _VERSION,
@@ -121,7 +136,7 @@ def calibrate_device(number: int | None = None, *, again: bool = False) -> Const
     number : int, optional
         Of the device; default: CuPy's current one.
     again : bool
-        Measure even if there is a file.
+        Measure even if that was done before.
 
     Raises
     ------

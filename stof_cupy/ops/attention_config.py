@@ -196,7 +196,7 @@ def configs(case: Case) -> Iterator[Config]:
     p = case.problem
     head_dim = catalogue.head_dim_class(max(p.dim_qk, p.dim_v))
     kind = kind_for(case)
-    for pack in dict.fromkeys((1, p.heads // p.kv_heads)):
+    for pack in dict.fromkeys((1, max(p.heads // p.kv_heads, 1))):
         shapes = (*SHAPES[head_dim], FEW_ROWS[head_dim])
         if pack > 1 or kind != PLAIN:
             shapes = tuple(_roomy(shape) for shape in shapes)

@@ -151,7 +151,7 @@ def speeds(facts: DeviceFacts, constants: Constants) -> Speeds:
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> found = speeds(h100, Constants())
     >>> round(found.l2_bytes / 1e6, 1), round(found.dram_bytes / 1e6, 2)  # TB/s
-    (9.9, 3.35)
+    (11.0, 3.35)
     """
     clocks = facts.clock_khz / 1e3 * constants.clock
     tensor = _TENSOR.get(facts.compute_capability, 0)

@@ -157,9 +157,11 @@ class Demand:
             return TileDemand(all_cols.astype(np.float64), all_cols, 0.0)
         if isinstance(self.mask, BuiltMask):
             listed, part = (n / self._distinct for n in self.mask.capacity)
-            # Larger tiles hold some empty ones: as many as random blocks and bands have between.
-            larger = max(tile[0] * tile[1] / TILE**2, 1) ** 0.5
-            visited = min(listed / larger, rows * cols)
+            # Larger tiles hold some empty ones: as many as random blocks and bands have between. Of
+            # smaller ones, every one of a full tile counts and half of those of a part tile.
+            ratio = tile[0] * tile[1] / TILE**2
+            visited = listed / ratio**0.5 if ratio >= 1 else (listed - part / 2) / ratio
+            visited = min(visited, rows * cols)
             lengths = np.minimum(np.linspace(2 * visited / max(rows, 1), 0, rows), cols)
             lengths *= visited / max(lengths.sum(), 1e-9)
             return TileDemand(lengths, all_cols, min(part / max(visited, 1e-9), 1.0))

@@ -21,7 +21,7 @@ __all__ = ["Args", "Launch", "common_fields", "kind_of"]
 
 _LISTS = ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "overflow")
 _LOG2E = math.log2(math.e)
-_LEAST_SCALE = 2.0**-100  # 0 times -inf would be NaN, and this gives the same scores
+_LEAST_SCALE = 2.0**-126  # 0 times -inf would be NaN; of float32, what is not flushed to 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +98,7 @@ def common_fields(args: Args, lists: Any, used: list[Array]) -> dict[str, Any]:
     problem, lengths, xp = args.problem, args.kv_lengths, args.xp
     if lengths is not None:
         if lengths.dtype != np.int32:  # a value beyond int32 is to be clipped, not wrapped
+            lengths = lengths.astype(np.int64) if lengths.dtype.itemsize < 4 else lengths
             lengths = xp.clip(lengths, 0, problem.seq_k)
         lengths = xp.ascontiguousarray(lengths, np.int32)
         used.append(lengths)

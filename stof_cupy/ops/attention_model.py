@@ -59,7 +59,7 @@ class Estimate:
 
 def check_select(select: str) -> None:
     """Raise ArgumentError unless `select` is one."""
-    if select not in get_args(Select):
+    if not isinstance(select, str) or select not in get_args(Select):
         expected = "'model', 'stof-eq1', 'stof-eq1-64' or 'sm90'"
         raise ArgumentError(mismatch("select", repr(select), expected))
 

@@ -22,7 +22,8 @@ class RelativeBias:
     Distances are sorted into buckets: half of them for one distance each, the others for ranges
     that grow logarithmically up to `max_distance`, beyond which all distances share one. Source:
     Raffel et al. (arXiv 1910.10683), section 2.1, and the published T5 code for the buckets.
-    Nothing of the size ``seq_q x seq_k`` is ever made.
+    Nothing of the size ``seq_q x seq_k`` is ever made. Its values are scores: they mask nothing, as
+    -inf and the lowest numbers in an array of biases do, and have to be finite.
 
     Parameters
     ----------

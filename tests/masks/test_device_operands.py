@@ -36,11 +36,11 @@ def test_a_formula_of_many_registers_compiles(arch: str) -> None:
     """What a user writes may spill; what is ours may not."""
     x = np.zeros(9, np.float64)
     text = " || ".join(f"abs(x[i] - x[j - {k}]) < 0.5" for k in range(32))
-    cubin = compile_cubin(mask_build((64, 64), False, (code(text, x=x),)), arch)
+    cubin = compile_cubin(mask_build((64, 64), False, (code(text, x=x),)), arch, strict=False)
     assert cubin.spill_bytes > 0
     names = {f"x{k}": x for k in range(16)}
     text = " && ".join(f"{name}[i] != {name}[j]" for name in names)
-    compile_cubin(mask_build((64, 64), False, (code(text, **names),)), arch)
+    compile_cubin(mask_build((64, 64), False, (code(text, **names),)), arch, strict=False)
 
 
 @pytest.mark.parametrize("rows", (2**27, 2**30 + 200))

@@ -282,7 +282,7 @@ def _draw_scores(g: np.random.Generator, case: Case) -> None:
         how["sinks"] = how["sinks"].astype(np.float32)
     names = _terms(case.instance)
     if "softcap" in names:
-        how["softcap"] = float(g.uniform(0.5, 30))
+        how["softcap"] = float(10 ** g.uniform(-0.3, 12))
     if "alibi" in names:
         reach = max(case.q.shape[-2], case.k.shape[-2], case.q.shape[0], case.k.shape[0])
         slopes = np.exp2(-g.uniform(1, 8, heads)) * g.choice([1, 1, 1, -1], heads)

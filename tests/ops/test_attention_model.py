@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from stof_cupy import masks
-from stof_cupy.errors import ArgumentError
+from stof_cupy.errors import ArgumentError, DeviceError
 from stof_cupy.jit.attention_kernels import ScoreKind
 from stof_cupy.masks import BsrMask
 from stof_cupy.ops import attention_calibration as calibration
 from stof_cupy.ops.attention import attention
+from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_candidates import Candidate, candidates, legal
 from stof_cupy.ops.attention_constants import NAMES, Constants
 from stof_cupy.ops.attention_demand import Case, Demand
@@ -256,6 +257,22 @@ def test_eq1_counts_blocks_of_one_mask():
     assert stof_eq1(p, BsrMask(dense), 16, tau=7.9) == "blockwise"
 
 
+@pytest.mark.parametrize("seq", [512, 4096])
+def test_eq1_of_a_mask_on_the_gpu_counts_blocks_of_its_size(seq):
+    for source in (masks.sliding_window(seq, window=32), masks.causal(seq)):
+        mask = source.tobsr()
+        stats, problem = mask.schedule().stats, case(seq).problem
+        on_gpu = OnGpu((stats.visited, stats.part))
+        for block in (16, 64):
+            assert stof_eq1(problem, on_gpu, block) == stof_eq1(problem, mask, block)
+
+
+@each_gpu
+def test_no_heads_are_no_work(facts):
+    of = Case(Problem("float16", 1, 0, 1, 100, 100, 64, 64), None, facts)
+    assert legal(choose(of), of) == ""
+
+
 def test_selection_by_eq1_picks_the_best_of_its_kind():
     of = case(1024, random(1024, 0.001))
     assert choose(of).kernel == "rowwise"
@@ -330,6 +347,15 @@ def test_a_file_that_is_not_one_is_passed_over(folder, text):
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert calibration.calibrated(H100) == Constants()
+    found = calibration.calibrate(H100, lambda candidate, of: predict(candidate, of, SECRET).us)
+    assert calibration.calibrated(H100) == found != Constants()
+
+
+@pytest.mark.parametrize("us", [0.0, -1.0, math.inf, math.nan])
+def test_times_without_sense_fit_nothing(folder, us):
+    with pytest.raises(DeviceError, match=f"got {us}, expected positive microseconds"):
+        calibration.calibrate(H100, lambda candidate, of: us)
+    assert not calibration.path_of(H100).exists()
 
 
 def test_constants_of_another_model_or_without_sense_are_passed_over(folder):

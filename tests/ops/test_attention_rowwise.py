@@ -237,6 +237,7 @@ def test_masked_keys_are_not_read(where, lists, dtype):
 
 MODIFICATIONS: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 1.5},
+    "softcap beyond all scores": {"softcap": 1e7},
     "alibi": {"alibi": np.array([0.5, 0.031], np.float32)},
     "sinks": {"sinks": np.array([1.0, -np.inf], np.float32)},
     "encoder": {

@@ -239,7 +239,7 @@ def test_any_problem(problem: dict[str, Any]) -> None:
     mask = None if density is None else g.random((*leads, sq, sk)) < density
     how: dict[str, Any] = {"kv_lengths": g.integers(0, sk + 1, batch)} if cut else {}
     if "softcap" in features:
-        how["softcap"] = float(g.uniform(0.5, 30))
+        how["softcap"] = float(10 ** g.uniform(-0.3, 12))
     if "bias" in features:
         shape = tuple(n if g.random() < 0.7 else 1 for n in (batch, heads, sq, sk))
         how["bias"] = random_array(g, shape)
@@ -266,6 +266,14 @@ def test_any_problem(problem: dict[str, Any]) -> None:
         ({"softcap": "30"}, ArgumentError, "softcap"),
         ({"softcap": 1e-40}, ArgumentError, "softcap"),
         ({"softcap": 1e39}, ArgumentError, "softcap"),
+        ({"softcap": 1e20}, ArgumentError, r"softcap: got 1e\+20, expected .* up to 2\*\*64"),
+        ({"softcap": True}, ArgumentError, "softcap: got True"),
+        ({"scale": np.float16("inf")}, ArgumentError, "scale: got inf"),
+        ({"scale": "1"}, ArgumentError, "scale: got 1, expected a real number"),
+        ({"scale": 1j}, ArgumentError, "scale"),
+        ({"select": np.ones(2)}, ArgumentError, "select"),
+        ({"return_lse": "no"}, ArgumentError, "return_lse: got 'no', expected True or False"),
+        ({"explain": None}, ArgumentError, "explain"),
         ({"alibi": np.ones(HEADS)}, DTypeError, "alibi: got float64, expected float32"),
         ({"alibi": [1, 2, 3, 4]}, DTypeError, "alibi: got list"),
         ({"alibi": np.ones(2, np.float32)}, ShapeError, r"alibi: got \(2,\), expected \(4,\)"),
@@ -289,6 +297,20 @@ def test_bad_arguments_leave_out_alone(change: Any, error: type[StofError], text
     with pytest.raises(error, match=text):
         attention(*qkv(), out=out, **change)
     assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("missing", ["q", "k", "v"])
+def test_none_is_no_array(missing: str) -> None:
+    given = dict(zip("qkv", qkv(), strict=True)) | {missing: None}
+    with pytest.raises(DTypeError, match=f"{missing}: got None, expected a NumPy or CuPy array"):
+        attention(**given)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, as_dtype("bfloat16").type])
+def test_numbers_of_any_type(dtype: Any) -> None:
+    expected = attention(*qkv(), scale=0.5, softcap=2.0)
+    got = attention(*qkv(), scale=dtype(0.5), softcap=dtype(2.0))
+    assert np.array_equal(got, expected)
 
 
 def test_out_must_not_overlap_a_bias() -> None:

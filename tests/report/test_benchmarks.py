@@ -111,10 +111,12 @@ def grid(tmp_path: Path) -> Path:
 
 
 def run(grid: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    # As no worker of pytest-xdist, in which nothing is benchmarked.
+    here = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *args],
         cwd=grid,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"},
+        env={**here, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"},
         capture_output=True,
         text=True,
         check=False,
