@@ -1,4 +1,4 @@
-"""Products that turn queries and keys, on a GPU: whether they are right and faster than two kernels.
+"""Products that turn queries and keys on a GPU: are they right, and faster than two kernels.
 
 PYTHONPATH=. python scratch/turned.py   # about 60 s, most of it NVRTC; one GPU
 """
