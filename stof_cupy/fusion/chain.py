@@ -68,7 +68,7 @@ TEMPLATES = (
 )
 """The paper's (section 4.3), and single operators; at most two compute-intensive ones."""
 
-_LETTERS = {"matmul": "Q", "masked": "S", "attention": "A"}
+_LETTERS = {"matmul": "Q", "masked": "S", "attention": "A", "turned_gemm": "C"}
 
 
 class Chain:

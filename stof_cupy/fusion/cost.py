@@ -112,7 +112,7 @@ def _attention(node: Node, sizes: Mapping[str, int]) -> float:
 
 
 _MATRIX: Mapping[str, Callable[[Node, Mapping[str, int]], float]] = MappingProxyType(
-    {"gemm": _gemm, "matmul": _product, "attention": _attention}
+    {"gemm": _gemm, "turned_gemm": _gemm, "matmul": _product, "attention": _attention}
 )
 """Operators made of matrix products, and their flops."""
 

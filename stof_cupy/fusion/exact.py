@@ -17,7 +17,7 @@ from stof_cupy.fusion.merge import (
     scale_into_weights,
 )
 from stof_cupy.fusion.rewrites import BIAS, fuse_epilogues
-from stof_cupy.fusion.turns import merge_turns
+from stof_cupy.fusion.turns import merge_turns, turn_in_products
 from stof_cupy.graph import Graph, verify
 from stof_cupy.graph.passes import Pass, simplify
 from stof_cupy.graph.substitute import Match, substitute
@@ -40,6 +40,7 @@ STRUCTURE = (
     Pass("products of one input are one", merge_products),
     Pass("a product gates itself", gate_products),
     Pass("queries and keys are turned at once", merge_turns),
+    Pass("a product turns its heads", turn_in_products),
 )
 """In order; each finds what the ones before it have made plain."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.steps import Fused
+from stof_cupy.graph.turned import turned_gemm
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.kv_cache import write_caches
 from stof_cupy.ops.normed_gemm import normed_gemm
@@ -46,10 +47,12 @@ def few_row_pieces(graph: Graph) -> tuple[Fused, ...]:
 
 
 def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
-    norm = node.inputs[0] if node.op == "gemm" else None
+    norm = node.inputs[0] if node.op in ("gemm", "turned_gemm") else None
     if norm is None or norm.op != "rms_norm" or readers[norm] != 1:
         return None
     attrs, eps = dict(node.attrs), dict(norm.attrs)["eps"]
+    if node.op == "turned_gemm":
+        return _normed_turn(norm, node)
     _, weight, bias, *others = node.inputs
     # A result may be written over a residual, which the CTAs that are not done yet may read.
     if attrs.keys() != {"activation", "gated"} or any(others):
@@ -60,6 +63,21 @@ def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
         return normed_gemm(x, norm, w.T, eps=eps, epilogue=epilogue, out=out)
 
     return _fused((norm, node), (*norm.inputs, weight, bias), run)
+
+
+def _normed_turn(norm: Node, node: Node) -> Fused:
+    attrs, eps = dict(node.attrs), dict(norm.attrs)["eps"]
+    _, weight, positions, bias = node.inputs
+
+    def run(
+        x: Array, norm: Array, w: Array, positions: Array, bias: Array | None, out: Array | None
+    ) -> Array:
+        def multiply(x: Array, w: Array, **how: Any) -> Array:
+            return normed_gemm(x, norm, w, eps=eps, **how)
+
+        return turned_gemm(x, w, positions, bias, multiply=multiply, out=out, **attrs)
+
+    return _fused((norm, node), (*norm.inputs, weight, positions, bias), run)
 
 
 def _cached(node: Node, readers: Mapping[Node, int]) -> Fused | None:

@@ -16,7 +16,9 @@ from typing import Any, TypeAlias
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.graph import Node
 from stof_cupy.graph.memory import bound
+from stof_cupy.graph.turned import in_one, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
@@ -40,7 +42,7 @@ _MOST = 6
 
 def is_product(nodes: Sequence[Node]) -> bool:
     """Whether operators are one product by a constant."""
-    if len(nodes) != 1 or nodes[0].op != "gemm":
+    if len(nodes) != 1 or nodes[0].op not in ("gemm", "turned_gemm"):
         return False
     weight = nodes[0].inputs[1]
     return weight is not None and weight.op == "constant"
@@ -64,7 +66,9 @@ def settings(
     if machine.facts is None:
         return ((),)
     found = _estimates(_problem(nodes[0], sizes), machine.facts)
-    return tuple(found)[:_MOST] or ((),)
+    # One that turns may as well be two kernels, which the empty setting can choose.
+    free = ((),) if nodes[0].op == "turned_gemm" else ()
+    return (*free, *tuple(found)[:_MOST]) or ((),)
 
 
 def predicted(
@@ -78,18 +82,25 @@ def predicted(
 
 
 def _problem(node: Node, sizes: Mapping[str, int]) -> Problem:
-    x, w, bias, residual = node.inputs
-    attrs = dict(node.attrs)
+    x, w = node.inputs[:2]
     rows = 0 if x is None else math.prod(bound(x.shape[:-1], sizes))
     depth = 0 if w is None else bound(w.shape[1:], sizes)[0]
-    kind = EpilogueKind(
+    # The other type of 16 bits takes as long.
+    return Problem("bfloat16", rows, bound(node.shape[-1:], sizes)[0], depth, _kind(node))
+
+
+def _kind(node: Node) -> EpilogueKind:
+    attrs = dict(node.attrs)
+    if node.op == "turned_gemm":
+        turn = turn_of(None, None, **attrs)
+        return EpilogueKind(bias=node.inputs[3] is not None, rotary=turn.kind)
+    _, _, bias, residual = node.inputs
+    return EpilogueKind(
         bias=bias is not None,
         activation=attrs["activation"],
         gated=attrs["gated"],
         residual=residual is not None,
     )
-    # The other type of 16 bits takes as long.
-    return Problem("bfloat16", rows, bound(node.shape[-1:], sizes)[0], depth, kind)
 
 
 def kernels(
@@ -100,9 +111,13 @@ def kernels(
     So that all of them are compiled when the class is first met, and none at another length of it.
     """
     found: dict[KernelSpec, None] = {}
+    if node.op == "turned_gemm":
+        found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
     most = shapes_class(sizes).get("seq", 0)
     for seq in range(most, most // 2, -max(most // (2 * _LENGTHS), 1)):
         problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
+        if node.op == "turned_gemm" and not _turns(problem, node, facts):
+            problem = _unturned(problem)
         if problem.m:
             choice = gemm_model.choose(problem, _layout(problem), facts)
             if isinstance(choice, gemm_sm80.Config):
@@ -110,6 +125,19 @@ def kernels(
             else:
                 found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
     return found
+
+
+def _turns(problem: Problem, node: Node, facts: DeviceFacts) -> bool:
+    """Whether one kernel computes what `turned_gemm` does, by the model."""
+    attrs, kind = dict(node.attrs), problem.epilogue.rotary
+    if kind is None:
+        return False
+    columns = attrs["heads"] * attrs["head_dim"]
+    return in_one(_unturned(problem), kind, columns, _layout(problem), facts)
+
+
+def _unturned(problem: Problem) -> Problem:
+    return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
 
 
 _LENGTHS = 32
@@ -157,20 +185,31 @@ def build(
     """
     attrs, choice = dict(nodes[0].attrs), _choice(setting)
 
-    def run(
-        x: Array, w: Array, bias: Array | None, residual: Array | None, out: Array | None = None
-    ) -> Array:
+    def multiply(x: Array, w: Array, epilogue: Epilogue, out: Array | None) -> Array:
         from stof_cupy.ops.gemm import _launch  # which takes the choice that `gemm` makes
 
-        epilogue = Epilogue(bias, attrs["activation"], residual, gated=attrs["gated"])
         _, problem = validate(x, w.T, epilogue, out)
         chosen = choice if _fits(choice, problem, x, w) else None
         return _launch(problem, x, w.T, epilogue, out, chosen)
 
-    return run
+    def run(
+        x: Array, w: Array, bias: Array | None, residual: Array | None, out: Array | None = None
+    ) -> Array:
+        epilogue = Epilogue(bias, attrs["activation"], residual, gated=attrs["gated"])
+        return multiply(x, w, epilogue, out)
+
+    def turned(
+        x: Array, w: Array, positions: Array, bias: Array | None, out: Array | None = None
+    ) -> Array:
+        turn = turn_of(positions, x.device.id, **attrs)
+        return multiply(x, w, Epilogue(bias, rotary=turn), out)
+
+    return turned if nodes[0].op == "turned_gemm" else run
 
 
 def _fits(choice: gemm_model.Choice | None, problem: Problem, x: Array, w: Array) -> bool:
+    if isinstance(choice, gemm_sm80.Config):
+        return choice.fault(problem) is None
     if not isinstance(choice, gemm_sm90.Plan):
         return True
     found = gemm_sm90.layout(problem, as_rows(x), w)

@@ -1,7 +1,8 @@
-"""Queries and keys that are turned by their positions: turned at once.
+"""Queries and keys that are turned by their positions: turned at once, by the product itself.
 
 After projections are merged, heads of queries and of keys are neighbours in one array. One rotary
-embedding of all of them is a launch less in every layer, and reads positions once.
+embedding of all of them is a launch less in every layer, and reads positions once. And a product
+can turn what it holds in registers, which is a launch less again, and a pass over memory.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any, NamedTuple
 
 from stof_cupy.fusion.merge import readers_of, takes_strides
 from stof_cupy.graph import Graph, Node
-from stof_cupy.graph.substitute import Replacement, substitute
+from stof_cupy.graph.passes import simplify
+from stof_cupy.graph.substitute import Replacement, operator, same_as, substitute
+from stof_cupy.graph.turned import turn_of
 
-__all__ = ["merge_turns"]
+__all__ = ["merge_turns", "turn_in_products"]
 
 
 class _Turn(NamedTuple):
@@ -88,3 +91,70 @@ def _merged(group: Sequence[_Turn]) -> dict[Node, Replacement]:
         return Replacement((source, positions), build)
 
     return {turn.node: part(turn) for turn in group}
+
+
+def turn_in_products(graph: Graph) -> Graph:
+    """Let products turn their leading heads, where no one reads these as they were.
+
+    And where there is a kernel for the form of the turn. Whether it runs is up to the operator,
+    which knows the rows: see :func:`stof_cupy.graph.turned.in_one`.
+
+    Parameters
+    ----------
+    graph : Graph
+        Left as it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = Graph("self")
+    >>> x, at = g.input("x", ("batch", "seq", 4), "float"), g.input("at", ("batch", "seq"), "int")
+    >>> y = g.gemm(x, g.constant("q+k", np.ones((64, 4))))
+    >>> q, k = (g.split_heads(g.columns(y, start=i, stop=i + 32), heads=1) for i in (0, 32))
+    >>> g.output("y", g.attention(g.rotary(q, at, frequency=np.ones(16)), k, k))
+    >>> print(turn_in_products(g).show().splitlines()[3].split(", frequency")[0])
+    %2 = turned_gemm(%0, w:"q+k", %1
+    """
+    readers = readers_of(graph)
+    found: dict[Node, Replacement] = {}
+    for node in graph.nodes():
+        heads = node.inputs[0] if node.op == "rotary" else None
+        product = None if heads is None else _product_of(heads, readers)
+        if heads is None or product is None or not _stays_a_view(node, readers):
+            continue
+        attrs = {**dict(node.attrs), "heads": node.shape[1], "head_dim": node.shape[3]}
+        if turn_of(None, None, **attrs).kind is not None:
+            x, w, bias, _ = product.inputs
+            found[product] = operator("turned_gemm", (x, w, node.inputs[1], bias), attrs)
+            found[node] = same_as(heads)
+    # Of turns that were merged, heads are merged and split where they now are from the start.
+    return simplify(substitute(lambda node, uses: found.get(node), graph)) if found else graph
+
+
+def _stays_a_view(node: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> bool:
+    """Whether all that reads a turn takes columns of an array in its place, at no cost."""
+    merged = [user for user, _ in readers[node] if user.op == "merge_heads"]
+    others = [each for each in readers[node] if each[0] not in merged]
+    # Heads that are columns are merged to columns.
+    return all(takes_strides(each, readers) for each in merged) and takes_strides(
+        node, {**readers, node: others}
+    )
+
+
+def _product_of(heads: Node, readers: Mapping[Node, Sequence[tuple[Node, str]]]) -> Node | None:
+    """Return the plain product whose leading columns `heads` are, which are read once."""
+    rows = heads.inputs[0] if heads.op == "split_heads" else None
+    if rows is None:
+        return None
+    product, stop = rows, rows.shape[-1]
+    if rows.op == "columns" and rows.inputs[0] is not None:
+        product, (start, stop) = rows.inputs[0], dict(rows.attrs).values()
+        if start or len(readers[rows]) > 1:
+            return None
+    if product.op != "gemm" or product.inputs[3] is not None or len(readers[heads]) > 1:
+        return None
+    own = heads if product is rows else rows
+    beside = [user for user, _ in readers[product] if user is not own]
+    apart = all(each.op == "columns" and dict(each.attrs)["start"] >= stop for each in beside)
+    attrs = dict(product.attrs)
+    return product if apart and attrs["activation"] is None and not attrs["gated"] else None

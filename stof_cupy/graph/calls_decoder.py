@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from stof_cupy.graph.frequencies import Frequencies, array_of
+from stof_cupy.graph.turned import turned_gemm
 from stof_cupy.ops import rotary
 from stof_cupy.ops._arrays import is_cupy
 from stof_cupy.ops.elementwise import gated, mul, relu, silu, softcap
@@ -45,6 +46,7 @@ DECODER_CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
         "rotary": _rotary,
         "kv_cache": _kv_cache,
         "take_rows": _take_rows,
+        "turned_gemm": turned_gemm,
     }
 )
 """As `executor.CALLS`, of which it is a part."""

@@ -113,7 +113,9 @@ def _array(node: Node, value: Any, float_dtype: np.dtype[Any], device: int | Non
         wanted = "floats" if float_like else "integers"
         raise DTypeError(mismatch(what, dtype_name(value.dtype), wanted))
     if node.dtype == "int":
-        return value
+        # Positions, which products of all layers read, are repeated for the batch once: here.
+        repeated = value.dtype == np.int32 and not value.flags.c_contiguous
+        return value.copy() if repeated and device is not None else value
     if node.dtype == "cache":
         # It is written to, so a copy would not do.
         if value.dtype != float_dtype:

@@ -7,9 +7,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.graph.meaning import gelu
+from stof_cupy.graph.meaning import gelu, gemm, merge_heads, split_heads
 
-__all__ = ["gated", "kv_cache", "mul", "relu", "rms_norm", "rotary", "silu", "softcap", "take_rows"]
+__all__ = [
+    "gated",
+    "kv_cache",
+    "mul",
+    "relu",
+    "rms_norm",
+    "rotary",
+    "silu",
+    "softcap",
+    "take_rows",
+    "turned_gemm",
+]
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -60,6 +71,23 @@ def rotary(
     y[..., first] = x[..., first] * c - x[..., second] * s
     y[..., second] = x[..., second] * c + x[..., first] * s
     return np.asarray(y)
+
+
+def turned_gemm(
+    x: Array,
+    w: Array,
+    positions: Array,
+    bias: Array | None,
+    *,
+    heads: int,
+    head_dim: int,
+    **how: Any,
+) -> Array:
+    """Return x @ w.T + bias, whose leading heads `rotary` turns."""
+    y = gemm(x, w, bias, None)
+    width = heads * head_dim
+    turned = rotary(split_heads(y[..., :width], heads=heads), positions, **how)
+    return np.concatenate([merge_heads(turned), y[..., width:]], axis=-1)
 
 
 def kv_cache(x: Array, positions: Array, cache: Array | None, *, ring: bool = False) -> Array:

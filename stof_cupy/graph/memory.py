@@ -58,6 +58,7 @@ class Place:
 PLACES: Mapping[str, Place] = MappingProxyType(
     {
         "gemm": Place(in_place=("residual",)),
+        "turned_gemm": Place(),
         # Heads are merged after it, which is a view of this order alone.
         "attention": Place(order=(0, 2, 1, 3)),
         "layer_norm": Place(in_place=("x",)),

@@ -43,6 +43,19 @@ _TABLE = (
         "the first half of the columns multiplies the second.",
     ),
     OpDef(
+        "turned_gemm", "CI", ports("x w positions:int", "bias"),
+        (
+            Attr("frequency", "finite numbers, one a pair", Frequencies),
+            Attr("heads", "an int of at least 1", positive_int),
+            Attr("head_dim", "an int of at least 1", positive_int),
+            Attr("interleaved", "True or False", flag, default=False),
+            Attr("magnitude", "a positive number", positive_float, default=1.0),
+        ),
+        shapes_decoder.turned_gemm, meaning_decoder.turned_gemm,
+        "``x @ w.T + bias``, of whose columns the leading heads are turned as by rotary; w is "
+        "stored (N, K).",
+    ),
+    OpDef(
         "attention", "CI", ports("q k v", "mask:mask lengths:lengths relative_bias"),
         (
             Attr("scale", "a finite number, or None: 1 / sqrt(head_dim)", finite_or_none, None),

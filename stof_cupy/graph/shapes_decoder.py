@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stof_cupy.errors import GraphError, mismatch
-from stof_cupy.graph.shapes import Attrs, Shape, Shapes, expect, format_shape, known, ranked
+from stof_cupy.graph.shapes import Attrs, Shape, Shapes, expect, format_shape, gemm, known, ranked
 
-__all__ = ["kv_cache", "pair", "rms_norm", "rotary", "softcap", "take_rows"]
+__all__ = ["kv_cache", "pair", "rms_norm", "rotary", "softcap", "take_rows", "turned_gemm"]
 
 
 def rms_norm(shapes: Shapes, attrs: Attrs) -> Shape:
@@ -39,6 +39,23 @@ def rotary(shapes: Shapes, attrs: Attrs) -> Shape:
         expected = f"at most {head_dim // 2}, half of head_dim"
         raise GraphError(mismatch("frequency", f"{half} numbers", expected))
     return x
+
+
+def turned_gemm(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (batch, seq, K), w (N, K), positions (batch, seq), bias (N,) -> (batch, seq, N)``."""
+    x = ranked(shapes, "x", 3)
+    product = {**shapes, "residual": None}
+    out = gemm(product, {"activation": None, "gated": False})
+    expect("positions", shapes["positions"], x[:2], f"x has shape {format_shape(x)}")
+    heads, head_dim, half = attrs["heads"], attrs["head_dim"], len(attrs["frequency"])
+    columns = known("w", out[2], "the first dim")
+    if head_dim % 2 or heads * head_dim > columns:
+        expected = f"heads of an even size within {columns} columns"
+        raise GraphError(mismatch("heads", f"{heads} of {head_dim}", expected))
+    if 2 * half > head_dim:
+        expected = f"at most {head_dim // 2}, half of head_dim"
+        raise GraphError(mismatch("frequency", f"{half} numbers", expected))
+    return out
 
 
 def kv_cache(shapes: Shapes, attrs: Attrs) -> Shape:

@@ -22,6 +22,9 @@ def build(op: str, shapes: dict[str, tuple[int | str, ...]], attrs: dict[str, An
     return g.apply(op, **inputs, **attrs)
 
 
+TURNED = {"x": HIDDEN, "w": (14, 6), "positions": ("batch", "seq")}
+TURN = {"frequency": (1, 0.5), "heads": 3, "head_dim": 4}
+
 GOOD = [
     ("gemm", {"x": HIDDEN, "w": (7, 6)}, {}, ("batch", "seq", 7)),
     ("gemm", {"x": (3, 6), "w": (7, 6), "bias": (7,), "residual": (3, 7)}, {}, (3, 7)),
@@ -97,6 +100,7 @@ GOOD = [
         ("batch", 4, "memory", 5),
     ),
     ("take_rows", {"x": HIDDEN, "rows": ("batch", 2)}, {}, ("batch", 2, 6)),
+    ("turned_gemm", {**TURNED, "bias": (14,)}, TURN, ("batch", "seq", 14)),
 ]
 
 
@@ -112,6 +116,11 @@ def test_every_operator_is_tried() -> None:
 
 
 BAD = [
+    ("turned_gemm", {**TURNED, "w": (8, 6)}, TURN, r"heads: got 3 of 4, expected .* 8 columns"),
+    ("turned_gemm", TURNED, {**TURN, "head_dim": 3}, r"heads: got 3 of 3, expected .* even size"),
+    ("turned_gemm", TURNED, {**TURN, "head_dim": 2}, r"frequency: got 2 numbers, .* at most 1"),
+    ("turned_gemm", {**TURNED, "positions": ("batch", 3)}, TURN, r"positions: got \(batch, 3\)"),
+    ("turned_gemm", {**TURNED, "bias": (6,)}, TURN, r"bias: got \(6,\), expected \(14,\)"),
     ("gemm", {"x": HIDDEN, "w": (6, 7)}, {}, r"w: got \(6, 7\), expected \(any, 6\); x has .*\(N"),
     ("gemm", {"x": (6,), "w": (7, 6)}, {}, r"x: got \(6,\), expected at least 2 dims"),
     ("gemm", {"x": HIDDEN, "w": (7, 6), "bias": (6,)}, {}, r"bias: got \(6,\), expected \(7,\)"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stof_cupy.dtypes import as_dtype
 from stof_cupy.jit.device import DeviceFacts
 from tests.runtime import fake_cuda
 
@@ -48,6 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert, longformer": (BERT, {"mask": "longformer:w=8,g=2"}),
     "gpt2": (GPT2, {}),
     "llama": (LLAMA, {}),
+    "llama, neighbours": ({**LLAMA, "rope_interleaved": True}, {}),
     "vit": (VIT, {}),
     "t5": (T5, {}),
 }
@@ -143,7 +145,30 @@ def another_device() -> dict[str, Any]:
     return {"results": results, "devices": devices, "back": engine.run(here).device.id}
 
 
-def lengths() -> dict[str, list[str]]:
+def token() -> list[list[str]]:
+    """Return what a step of decoding asks for where it is not recorded."""
+    import cupy
+
+    from stof_cupy import models
+    from stof_cupy.fusion import structured
+    from stof_cupy.runtime import Options, Program
+    from stof_cupy.runtime.bound import bind
+
+    graph = structured(models.build(LLAMA, models.random_weights(LLAMA)).graph)
+    made = Program(graph, backend="cuda", dtype="bfloat16", options=Options(record=False))
+    one = cupy.zeros((2, 1), np.int32)
+    inputs: dict[str, Any] = {"ids": one, "positions": one, "rows": one}
+    inputs["lengths"] = cupy.zeros(2, np.int32)
+    for name, node in graph.inputs.items():
+        if node.dtype == "cache":
+            inputs[name] = cupy.zeros((2, 2, 64, 64), as_dtype("bfloat16"))
+    run = bind(made, inputs)
+    fake_cuda.LOG.clear()
+    run()
+    return list(fake_cuda.LOG)
+
+
+def lengths(config: dict[str, Any]) -> dict[str, list[str]]:
     """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
     import cupy
 
@@ -155,7 +180,7 @@ def lengths() -> dict[str, list[str]]:
         spec.name for spec in specs
     )
     wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
-    config = {**BERT, **wide, "intermediate_size": 3072}
+    config = {**config, **wide, "intermediate_size": 3072}
     weights = models.random_weights(config)
     engine = TransformerEngine(weights, config=config, backend="cuda", dtype="bfloat16")
     x = cupy.asarray(np.zeros((8, 512), np.int64))
@@ -171,5 +196,7 @@ if __name__ == "__main__":
     fake_cuda.install(H100)
     found: dict[str, Any] = {name: told(*case) for name, case in CASES.items()}
     found |= {"block": program(False), "block, causal": program(True)}
-    found |= {"ragged": ragged(), "another device": another_device(), "lengths": lengths()}
+    found |= {"ragged": ragged(), "another device": another_device()}
+    found |= {"token": token()}
+    found |= {f"lengths, {name}": lengths(CASES[name][0]) for name in ("bert", "llama")}
     print(json.dumps(found))

@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
-ENGINES = ["bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "vit", "t5"]
+ENGINES = [
+    "bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "llama, neighbours",
+    "vit", "t5",
+]  # fmt: skip
 BLOCKS = ["block", "block, causal"]
 
 
@@ -59,10 +62,18 @@ def test_a_replay_only_copies_and_launches(told: dict[str, Any], case: str) -> N
 
 @pytest.mark.parametrize(
     ("case", "a_layer", "beside"),
-    [("bert", 7, 2), ("gpt2", 7, 4), ("llama", 8, 2), ("vit", 7, 3), ("t5", 7, 2), ("block", 7, 0)],
+    [
+        ("bert", 7, 2),
+        ("gpt2", 7, 4),
+        ("vit", 7, 3),
+        ("t5", 7, 2),
+        ("block", 7, 0),
+        ("llama", 7, 2),
+        ("llama, neighbours", 7, 2),
+    ],
 )
 def test_launches_of_a_layer(told: dict[str, Any], case: str, a_layer: int, beside: int) -> None:
-    """Products with all that follows, attention, norms; LLaMA turns queries and keys at once."""
+    """Products with all that follows, attention, norms; LLaMA's products turn queries and keys."""
     assert len(kernels(told[case]["runs"][0])) == 2 * a_layer + beside
 
 
@@ -70,12 +81,23 @@ def test_epilogues_are_fused(told: dict[str, Any]) -> None:
     names = {case: " ".join(kernels(told[case]["runs"][0])) for case in ENGINES}
     assert "bias_gelu " in names["bert"] and "bias_residual " in names["bert"]
     assert "bias_gelu_tanh " in names["gpt2"] and "silu_gate " in names["llama"]
-    for each in ("add_", "gelu_bf16", "gated_"):
+    assert names["llama"].count("_turned64 ") == names["llama, neighbours"].count("_turned ") == 2
+    for each in ("add_", "gelu_bf16", "gated_", "rotary_"):
         assert f" {each}" not in names["bert"] + names["llama"]
 
 
-def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(told: dict[str, Any]) -> None:
-    ahead, launched = (set(told["lengths"][name]) for name in ("ahead", "launched"))
+def test_a_step_of_decoding_keeps_its_products_of_few_rows(told: dict[str, Any]) -> None:
+    """Norms are of the products after them, which turn nothing: that is a launch."""
+    found = kernels(told["token"])
+    a_layer = ["gemm_few", "rotary_b", "kv_cache", "attentio", "gemm_few", "gemm_few", "gemm_few"]
+    assert [name[:8] for name in found if "combine" not in name][1:15] == a_layer * 2
+
+
+@pytest.mark.parametrize("case", ["bert", "llama"])
+def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(
+    told: dict[str, Any], case: str
+) -> None:
+    ahead, launched = (set(told[f"lengths, {case}"][name]) for name in ("ahead", "launched"))
     assert len(launched) > 6  # several kernels for one product
     assert launched <= ahead
 
