@@ -5,6 +5,9 @@ Token ids, lengths, token types, masks, and weights as a mapping.
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,6 +23,12 @@ from stof_cupy.models.sparse import Request
 from stof_cupy.models.target import Target
 
 __all__ = ["host_arrays", "image_inputs", "lower_mask", "masks_of", "model_inputs"]
+
+_KEPT = 64
+"""Masks made of two that are kept, each as long as both are there."""
+
+_made: OrderedDict[tuple[int, int], tuple[Any, list[Any]]] = OrderedDict()
+_made_lock = threading.Lock()
 
 
 def model_inputs(
@@ -151,13 +160,28 @@ def _family_mask(mask: LayerMask, seq: int) -> BsrMask | None:
 
 
 def _both(base: Any, mask: Any) -> Any:
-    """Return what both masks keep, None being all."""
+    """Return what both masks keep, None being all; of the same masks the same object.
+
+    A run is recorded for the very masks that it was given, and each is uploaded once.
+    """
     if base is None or mask is None:
         return mask if base is None else base
     if isinstance(mask, DeviceMask) or isinstance(base, DeviceMask):
         hint = "masks built on the GPU are not combined with others"
         raise MaskError(mismatch("mask", "a DeviceMask", "a mask of the host", hint))
-    return base & mask
+    key = id(base), id(mask)
+    with _made_lock:
+        if key in _made:
+            _made.move_to_end(key)
+            return _made[key][0]
+    made = base & mask
+    # Called before an id can be another's; takes no lock, which its thread may hold.
+    owners = [weakref.ref(each, lambda _: _made.pop(key, None)) for each in (base, mask)]
+    with _made_lock:
+        made, _ = _made.setdefault(key, (made, owners))
+        while len(_made) > _KEPT:
+            _made.popitem(last=False)
+    return made
 
 
 def integers(x: Any, name: str, shape: tuple[int | str, ...], most: int, target: Target) -> Any:

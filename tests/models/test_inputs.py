@@ -1,0 +1,114 @@
+"""What a run does with its inputs: masks are made once, and what is asked of CUDA on their behalf.
+
+For the latter, kernels compute nothing: see tests/runtime/fake_cuda.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy import masks, models
+from stof_cupy.models import inputs
+from stof_cupy.models.target import Target
+from tests.goldens.cases import GEMMA3, GPT2
+
+TARGET = Target.choose("numpy")
+SHAPE = (1, 4, 70, 70)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the log of `inputs_path`, which is a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.models.inputs_path", str(tmp_path_factory.mktemp("cache"))],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def kinds(run: list[list[str]]) -> list[str]:
+    return [kind for kind, _ in run]
+
+
+@pytest.mark.parametrize("case", ["gpt2, spec", "gpt2, mask", "gpt2, pattern"])
+def test_a_decoder_with_a_mask_is_recorded(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    third = kinds(told[case]["runs"][2])
+    assert third.count("graph") == 1
+    assert not {"launch", "upload", "malloc", "sync"} & {*third}
+
+
+def masks_of(config: dict[str, Any], mask: Any, **how: Any) -> dict[str, Any]:
+    model = models.build(config, models.random_weights(config))
+    return inputs.masks_of(model, TARGET, mask, how or None, SHAPE)
+
+
+@pytest.mark.parametrize("config", [GPT2, GEMMA3], ids=["gpt2", "gemma3"])
+def test_the_same_masks_are_the_same_objects(config: dict[str, Any]) -> None:
+    pattern = masks.sliding_window(70, window=9)
+    for mask in ("sliding:w=9", pattern, pattern.tobsr(), masks.stack([pattern.tobsr()] * 4)):
+        first, second = masks_of(config, mask), masks_of(config, mask)
+        assert first.keys() == second.keys() and len(first) > 1
+        assert all(first[name] is second[name] for name in first)
+        dense = np.tri(70, dtype=bool) & pattern.toarray()
+        assert any(np.array_equal(each.toarray(), dense) for each in first.values())
+
+
+def test_other_masks_are_other_objects() -> None:
+    one, other = (masks.sliding_window(70, window=w).tobsr() for w in (9, 10))
+    first, second = masks_of(GPT2, one)["mask.0"], masks_of(GPT2, other)["mask.0"]
+    assert second.nnz > first.nnz
+
+
+def test_what_is_made_goes_with_its_operands() -> None:
+    gc.collect()
+    before = len(inputs._made)
+    mask = masks.sliding_window(70, window=9).tobsr()
+    made = weakref.ref(masks_of(GPT2, mask)["mask.0"])
+    gc.collect()
+    assert made() is not None
+    del mask
+    gc.collect()
+    assert made() is None and len(inputs._made) == before
+    # Arrays are lowered anew in each run, and nothing is left of them.
+    masks_of(GPT2, np.eye(70, dtype=bool))
+    gc.collect()
+    assert len(inputs._made) == before
+
+
+def test_few_are_kept() -> None:
+    held = [masks.sliding_window(70, window=9).tobsr() for _ in range(inputs._KEPT + 5)]
+    made = [masks_of(GPT2, each)["mask.0"] for each in held]
+    assert len(inputs._made) == inputs._KEPT
+    assert masks_of(GPT2, held[-1])["mask.0"] is made[-1]
+    assert masks_of(GPT2, held[0])["mask.0"] is not made[0]
+
+
+def test_threads_are_given_one_object() -> None:
+    base, mask = (masks.sliding_window(70, window=w).tobsr() for w in (9, 10))
+    ready, found = threading.Barrier(8), []
+
+    def work() -> None:
+        ready.wait()
+        for _ in range(50):
+            found.append(inputs._both(base, mask))
+            inputs._both(base, masks.sliding_window(70, window=8).tobsr())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 400 and all(each is found[0] for each in found)
