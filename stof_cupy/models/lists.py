@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, ShapeError, StofError, mismatch
 from stof_cupy.interop import Origin, export_array, import_array
 from stof_cupy.models import Model
-from stof_cupy.models.inputs import integers
+from stof_cupy.models.checks import Checks, checked, integers
 from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
 from stof_cupy.runtime.packing import DOCUMENTS, POSITIONS, packed_mask, positions
@@ -69,11 +70,14 @@ def run_list(
     with target.active():
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None:
-            ids, lengths = _tokens(x, "x", model.vocab_size - 1, target)
+            # Each is checked once more by its run: on the host, if that is where all are.
+            there = any(origin is not None and origin.on_cuda for origin in origins)
+            first = target if there else Target("numpy", target.dtype)
+            ids, lengths = _tokens(x, "x", model.vocab_size - 1, first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
             kinds: list[Any] = [None] * len(spans)
             if token_types is not None:
-                types = _types(token_types, lengths, ids, model, target)
+                types = _types(token_types, lengths, ids, model, first)
                 kinds = [types[:, span] for span in spans]
             made = [
                 engine._forward(ids[:, span], None, mask, kind, None, output)[0]
@@ -84,9 +88,12 @@ def run_list(
             rest = iter(made)
             parts = [next(rest) if n else nothing for n in lengths]
         else:
-            inputs, counted = _packed_inputs(model, program, target, x, mask, token_types)
-            lengths = list(counted)
-            hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
+            with checked() as later:
+                inputs, counted = _packed_inputs(
+                    model, program, target, x, mask, token_types, later
+                )
+                lengths = list(counted)
+                hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
             parts = [hidden[span] for span in _spans(lengths)]
         pairs = zip(parts, origins, strict=True)
         return [export_array(part, origin or known) for part, origin in pairs]
@@ -97,11 +104,18 @@ def _spans(lengths: Sequence[int]) -> list[slice]:
     return [slice(stop - length, stop) for length, stop in zip(lengths, stops, strict=True)]
 
 
-def _types(token_types: Any, lengths: Sequence[int], ids: Any, model: Model, target: Target) -> Any:
+def _types(
+    token_types: Any,
+    lengths: Sequence[int],
+    ids: Any,
+    model: Model,
+    target: Target,
+    later: Checks | None = None,
+) -> Any:
     """Return the token types of all sequences as int32 ``(1, tokens)``; default 0."""
     if token_types is None:
         return target.xp.zeros_like(ids)
-    types, given = _tokens(token_types, "token_types", model.token_types - 1, target)
+    types, given = _tokens(token_types, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):
         got = f"{len(given)} sequences"
         raise ShapeError(mismatch("token_types", got, f"{len(lengths)} as x"))
@@ -112,10 +126,13 @@ def _types(token_types: Any, lengths: Sequence[int], ids: Any, model: Model, tar
     return types
 
 
-def _tokens(x: Sequence[Any], name: str, most: int, target: Target) -> tuple[Any, list[int]]:
+def _tokens(
+    x: Sequence[Any], name: str, most: int, target: Target, later: Checks | None = None
+) -> tuple[Any, list[int]]:
     """Return all sequences one after another, int32 ``(1, tokens)`` on `target`, and their lengths.
 
-    They are put together before they are checked: each check of an array on the GPU waits for it.
+    They are put together before they are checked, which on the GPU is one check; see `integers`
+    for when, and for `later`.
 
     Raises
     ------
@@ -131,20 +148,35 @@ def _tokens(x: Sequence[Any], name: str, most: int, target: Target) -> tuple[Any
         whole: Any = np.concatenate(rows)
     else:
         whole = target.xp.concatenate([target.put(row) for row in rows])
-    try:
-        return integers(whole[None], name, (1, "tokens"), most, target), lengths
-    except StofError:
-        for number, row in enumerate(each for each in x if len(each)):
-            one = row[None] if hasattr(row, "shape") else [row]
-            integers(one, f"{name}[{number}]", (1, "seq"), most, target)
-        raise
+
+    def named(check: Callable[[], Any]) -> Any:
+        """Return what `check` does; an error of all sequences together becomes that of one."""
+        try:
+            return check()
+        except StofError:
+            for number, row in enumerate(each for each in x if len(each)):
+                one = row[None] if hasattr(row, "shape") else [row]
+                integers(one, f"{name}[{number}]", (1, "seq"), most, target)
+            raise
+
+    checks: Checks | None = None if later is None else []
+    made = named(lambda: integers(whole[None], name, (1, "tokens"), most, target, checks))
+    if later is not None:
+        later += [partial(named, check) for check in checks or ()]
+    return made, lengths
 
 
 def _packed_inputs(
-    model: Model, program: Program, target: Target, x: Sequence[Any], mask: Any, token_types: Any
+    model: Model,
+    program: Program,
+    target: Target,
+    x: Sequence[Any],
+    mask: Any,
+    token_types: Any,
+    later: Checks,
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return the inputs of a packed program for sequences of token ids, and their lengths."""
-    ids, counted = _tokens(x, "x", model.vocab_size - 1, target)
+    ids, counted = _tokens(x, "x", model.vocab_size - 1, target, later)
     lengths = tuple(counted)
     if max(lengths) > model.max_positions:
         raise ShapeError(
@@ -152,7 +184,7 @@ def _packed_inputs(
         )
     everything = {
         "ids": ids,
-        "token_types": _types(token_types, lengths, ids, model, target),
+        "token_types": _types(token_types, lengths, ids, model, target, later),
         "mask": None,
         POSITIONS: target.put(positions(lengths)),
         DOCUMENTS: None,

@@ -10,7 +10,75 @@ import os
 import sys
 from typing import Any
 
+import numpy as np
+
+from stof_cupy.errors import ArgumentError
 from tests.runtime import cuda_path, fake_cuda
+
+BAD = {
+    "vocabulary": ("int64", 50), "negative": ("int64", -1), "wraps": ("int64", 2**32),
+    "int32": ("int32", -1), "int16": ("int16", -3), "int8": ("int8", -128),
+    "uint8": ("uint8", 200), "uint64": ("uint64", 2**64 - 1),
+}  # fmt: skip
+
+
+def engine_of(config: dict[str, Any], vocabulary: int = 50) -> Any:
+    from stof_cupy import TransformerEngine, models
+
+    config = {**config, "vocab_size": vocabulary}
+    weights = models.random_weights(config)
+    how: dict[str, Any] = {"backend": "cuda", "dtype": "bfloat16", "cuda_graphs": True}
+    return TransformerEngine(weights, config=config, **how)
+
+
+def lists(there: bool) -> dict[str, Any]:
+    """Return what lists of sequences ask for, packed (BERT) and one by one (GPT-2)."""
+    import cupy
+
+    told = {}
+    for name, config in (("packed", cuda_path.BERT), ("one by one", cuda_path.GPT2)):
+        engine, runs = engine_of(config), []
+        for _ in range(3):
+            x: list[Any] = [np.arange(n) % 50 for n in (40, 0, 40, 40)]
+            x = [cupy.asarray(each) for each in x] if there else x
+            fake_cuda.LOG.clear()
+            results = engine.run(x)
+            runs.append(list(fake_cuda.LOG))
+        told[name] = {"runs": runs, "shapes": [each.shape for each in results]}
+    return told
+
+
+def errors() -> dict[str, str]:
+    """Return what is raised by a run of ids, types or lengths out of range on the GPU."""
+    import cupy
+
+    engine, large = engine_of(cuda_path.BERT), engine_of(cuda_path.BERT, 60000)
+    good = np.ones((2, 8), np.int64)
+    cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {}
+    for name, (dtype, value) in BAD.items():
+        x = np.ones((2, 8), dtype)
+        x[1, 2] = value
+        cases[name] = (engine, cupy.asarray(x), {})
+        cases[f"{name}, list"] = (engine, [cupy.asarray(row) for row in x], {})
+        if value < 0:  # as many bits without a sign would be a token
+            cases[f"{name}, large"] = (large, cupy.asarray(x), {})
+    x = cupy.asarray(good)
+    cases["types"] = (engine, x, {"token_types": cupy.asarray(good * 2)})
+    cases["lengths"] = (engine, x, {"lengths": cupy.asarray(np.array([8, 9]))})
+    cases["types, list"] = (
+        engine,
+        [x[0], x[1]],
+        {"token_types": [x[0], cupy.asarray(good[0] * 2)]},
+    )
+    found = {}
+    for name, (runs, given, how) in cases.items():
+        try:
+            runs.run(given, **how)
+            found[name] = "nothing"
+        except ArgumentError as error:
+            found[name] = str(error)
+    found["good"] = str(engine.run(x, token_types=x, lengths=cupy.asarray(good[0, :2])).shape)
+    return found
 
 
 def found() -> dict[str, Any]:
@@ -18,6 +86,10 @@ def found() -> dict[str, Any]:
 
     window = masks.sliding_window(64, window=8)
     return {
+        "bert, ids there": cuda_path.told(cuda_path.BERT, {}),
+        "lists there": lists(True),
+        "lists here": lists(False),
+        "errors": errors(),
         "gpt2, spec": cuda_path.told(cuda_path.GPT2, {"mask": "sliding:w=8"}),
         "gpt2, mask": cuda_path.told(cuda_path.GPT2, {"mask": window.tobsr()}),
         "gpt2, pattern": cuda_path.told(cuda_path.GPT2, {"mask": window}),

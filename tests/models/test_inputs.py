@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 
 from stof_cupy import masks, models
-from stof_cupy.models import inputs
+from stof_cupy.errors import ArgumentError
+from stof_cupy.models import checks, inputs
 from stof_cupy.models.target import Target
 from tests.goldens.cases import GEMMA3, GPT2
+from tests.models.inputs_path import BAD
 
 TARGET = Target.choose("numpy")
 SHAPE = (1, 4, 70, 70)
@@ -48,6 +50,64 @@ def test_a_decoder_with_a_mask_is_recorded(told: dict[str, Any], case: str) -> N
     third = kinds(told[case]["runs"][2])
     assert third.count("graph") == 1
     assert not {"launch", "upload", "malloc", "sync"} & {*third}
+
+
+def test_ids_on_the_gpu_are_looked_at_once(told: dict[str, Any]) -> None:
+    third = kinds(told["bert, ids there"]["runs"][2])
+    assert third.count("async") == third.count("await") == 1
+    assert not {"download", "sync"} & {*third}
+
+
+def test_ids_of_a_list_are_looked_at_after_the_launch(told: dict[str, Any]) -> None:
+    found = told["lists there"]["packed"]
+    third = kinds(found["runs"][2])
+    assert third.count("async") == third.count("await") == third.count("graph") == 1
+    assert third.index("async") < third.index("graph") < third.index("await")
+    assert not {"download", "sync"} & {*third}
+
+
+def test_ids_of_the_host_are_looked_at_there(told: dict[str, Any]) -> None:
+    for case in told["lists here"].values():
+        third = kinds(case["runs"][2])
+        assert "await" not in third and "async" not in third
+        last = len(third) - third[::-1].index("graph")
+        assert "download" not in third[:last]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_numbers_out_of_range_on_the_gpu(told: dict[str, Any], name: str) -> None:
+    value = BAD[name][1]
+    found = told["errors"]
+    assert found[name] == f"x[1, 2]: got {value}, expected an integer from 0 to 49"
+    assert found[f"{name}, list"] == f"x[1][0, 2]: got {value}, expected an integer from 0 to 49"
+    if value < 0:
+        large = f"x[1, 2]: got {value}, expected an integer from 0 to 59999"
+        assert found[f"{name}, large"] == large
+
+
+def test_types_and_lengths_out_of_range_on_the_gpu(told: dict[str, Any]) -> None:
+    found = told["errors"]
+    assert found["types"] == "token_types[0, 0]: got 2, expected an integer from 0 to 1"
+    assert found["types, list"] == "token_types[1][0, 0]: got 2, expected an integer from 0 to 1"
+    assert found["lengths"] == "lengths[1]: got 9, expected an integer from 0 to 8"
+    assert found["good"] == "(2, 8, 128)"
+
+
+def test_checks_are_waited_for_where_something_else_is_raised() -> None:
+    waited = []
+    with pytest.raises(KeyError), checks.checked() as later:
+        later.append(lambda: waited.append(1))
+        raise KeyError
+    assert waited == [1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers_of_every_type(dtype: str) -> None:
+    x = np.arange(12, dtype=dtype).reshape(3, 4)[:, ::2]
+    made = checks.integers(x, "x", ("batch", "seq"), 10, TARGET)
+    assert made.dtype == np.int32 and made.flags.c_contiguous and made.tolist() == x.tolist()
+    with pytest.raises(ArgumentError, match=r"x\[2, 1\]: got 10"):
+        checks.integers(x, "x", ("batch", "seq"), 9, TARGET)
 
 
 def masks_of(config: dict[str, Any], mask: Any, **how: Any) -> dict[str, Any]:
