@@ -65,13 +65,14 @@ def run_list(
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         expected = "a spec, or a function of a length, where sequences differ in length"
         raise ArgumentError(mismatch("mask", type(mask).__name__, expected))
-    origins = [import_array(each, f"x[{i}]")[1] if len(each) else None for i, each in enumerate(x)]
-    known = next((origin for origin in origins if origin is not None), Origin("numpy"))
+    given = [import_array(each, f"x[{i}]")[1] if len(each) else None for i, each in enumerate(x)]
+    known = next((origin for origin in given if origin is not None), Origin("numpy"))
+    origins = [origin or known for origin in given]
     with target.active():
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None:
             # Each is checked once more by its run: on the host, if that is where all are.
-            there = any(origin is not None and origin.on_cuda for origin in origins)
+            there = any(origin.on_cuda for origin in origins)
             first = target if there else Target("numpy", target.dtype)
             ids, lengths = _tokens(x, "x", model.vocab_size - 1, first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
@@ -83,10 +84,13 @@ def run_list(
                 engine._forward(ids[:, span], None, mask, kind, None, output)[0]
                 for span, kind in zip(spans, kinds, strict=True)
             ]
-            if made:
-                nothing = made[0][:0]
-            rest = iter(made)
-            parts = [next(rest) if n else nothing for n in lengths]
+            if made and target.device is not None and not there:
+                hidden = target.xp.concatenate(made)
+            else:
+                nothing = made[0][:0] if made else nothing
+                rest = iter(made)
+                parts = [next(rest) if n else nothing for n in lengths]
+                return [export_array(*each) for each in zip(parts, origins, strict=True)]
         else:
             with checked() as later:
                 inputs, counted = _packed_inputs(
@@ -94,9 +98,17 @@ def run_list(
                 )
                 lengths = list(counted)
                 hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
-            parts = [hidden[span] for span in _spans(lengths)]
-        pairs = zip(parts, origins, strict=True)
-        return [export_array(part, origin or known) for part, origin in pairs]
+        return _exported(hidden, lengths, origins)
+
+
+def _exported(hidden: Any, lengths: Sequence[int], origins: Sequence[Origin]) -> list[Any]:
+    """Return each sequence's part as what it came as; those of the host are copied there as one."""
+    there = isinstance(hidden, np.ndarray) or all(origin.on_cuda for origin in origins)
+    host = hidden if there else hidden.get()
+    return [
+        export_array((hidden if origin.on_cuda else host)[span], origin)
+        for span, origin in zip(_spans(lengths), origins, strict=True)
+    ]
 
 
 def _spans(lengths: Sequence[int]) -> list[slice]:

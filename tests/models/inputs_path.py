@@ -22,6 +22,11 @@ BAD = {
 }  # fmt: skip
 
 
+LENGTHS = (40, 0, 8, 19)
+PLACES = {"lists there": [True] * 4, "lists here": [False] * 4, "lists of both": [True, False] * 2}
+"""Which sequences of a list lie on the GPU."""
+
+
 def engine_of(config: dict[str, Any], vocabulary: int = 50) -> Any:
     from stof_cupy import TransformerEngine, models
 
@@ -31,7 +36,7 @@ def engine_of(config: dict[str, Any], vocabulary: int = 50) -> Any:
     return TransformerEngine(weights, config=config, **how)
 
 
-def lists(there: bool) -> dict[str, Any]:
+def lists(*there: bool) -> dict[str, Any]:
     """Return what lists of sequences ask for, packed (BERT) and one by one (GPT-2)."""
     import cupy
 
@@ -39,13 +44,34 @@ def lists(there: bool) -> dict[str, Any]:
     for name, config in (("packed", cuda_path.BERT), ("one by one", cuda_path.GPT2)):
         engine, runs = engine_of(config), []
         for _ in range(3):
-            x: list[Any] = [np.arange(n) % 50 for n in (40, 0, 40, 40)]
-            x = [cupy.asarray(each) for each in x] if there else x
+            x: list[Any] = [np.arange(n) + 10 * i for i, n in enumerate(LENGTHS)]
+            x = [cupy.asarray(e) if t else e for e, t in zip(x, there, strict=True)]
             fake_cuda.LOG.clear()
             results = engine.run(x)
             runs.append(list(fake_cuda.LOG))
-        told[name] = {"runs": runs, "shapes": [each.shape for each in results]}
+        told[name] = {
+            "runs": runs,
+            "shapes": [each.shape for each in results],
+            "there": [isinstance(each, cupy.ndarray) for each in results],
+            "first": first_columns(engine, x),
+        }
     return told
+
+
+def first_columns(engine: Any, x: list[Any]) -> list[list[int]]:
+    """Return what comes out where a hidden state is the token's id: kernels compute nothing."""
+    import cupy
+
+    def hidden(ids: Any) -> Any:
+        host = ids if isinstance(ids, np.ndarray) else ids.get()
+        return cupy.asarray(np.repeat(host[..., None], 128, axis=-1))
+
+    engine._forward = lambda ids, *_: hidden(ids)
+    packed = engine._program.packed()
+    if packed is not None:
+        packed.run = lambda inputs: {"hidden": hidden(inputs["ids"])}
+    made = [each if isinstance(each, np.ndarray) else each.get() for each in engine.run(x)]
+    return [each[:, 0].tolist() for each in made]
 
 
 def errors() -> dict[str, str]:
@@ -87,8 +113,7 @@ def found() -> dict[str, Any]:
     window = masks.sliding_window(64, window=8)
     return {
         "bert, ids there": cuda_path.told(cuda_path.BERT, {}),
-        "lists there": lists(True),
-        "lists here": lists(False),
+        **{name: lists(*there) for name, there in PLACES.items()},
         "errors": errors(),
         "gpt2, spec": cuda_path.told(cuda_path.GPT2, {"mask": "sliding:w=8"}),
         "gpt2, mask": cuda_path.told(cuda_path.GPT2, {"mask": window.tobsr()}),

@@ -22,7 +22,7 @@ from stof_cupy.errors import ArgumentError
 from stof_cupy.models import checks, inputs
 from stof_cupy.models.target import Target
 from tests.goldens.cases import GEMMA3, GPT2
-from tests.models.inputs_path import BAD
+from tests.models.inputs_path import BAD, LENGTHS, PLACES
 
 TARGET = Target.choose("numpy")
 SHAPE = (1, 4, 70, 70)
@@ -72,6 +72,24 @@ def test_ids_of_the_host_are_looked_at_there(told: dict[str, Any]) -> None:
         assert "await" not in third and "async" not in third
         last = len(third) - third[::-1].index("graph")
         assert "download" not in third[:last]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_results_of_a_list(told: dict[str, Any], place: str) -> None:
+    for case in told[place].values():
+        assert case["shapes"] == [[n, 128] for n in LENGTHS]
+        assert case["first"] == [[10 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
+        # An empty one has no place: it goes where the first of the others does.
+        there = [
+            place != "lists here" if n == 0 else t
+            for n, t in zip(LENGTHS, PLACES[place], strict=True)
+        ]
+        assert case["there"] == there
+
+
+def test_results_for_the_host_are_copied_as_one(told: dict[str, Any]) -> None:
+    cases = [*told["lists here"].values(), told["lists of both"]["packed"]]
+    assert [kinds(case["runs"][2]).count("download") for case in cases] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("name", BAD)
