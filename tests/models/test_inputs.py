@@ -58,6 +58,12 @@ def test_ids_on_the_gpu_are_looked_at_once(told: dict[str, Any]) -> None:
     assert not {"download", "sync"} & {*third}
 
 
+def test_ids_are_cast_once(told: dict[str, Any]) -> None:
+    """From int64 to int32 before the run, which reads them as they are."""
+    first, _, third = told["bert, ids there"]["runs"]
+    assert [run.count(["cupy", "astype"]) for run in (first, third)] == [1, 1]
+
+
 def test_ids_of_a_list_are_looked_at_after_the_launch(told: dict[str, Any]) -> None:
     found = told["lists there"]["packed"]
     third = kinds(found["runs"][2])
