@@ -15,24 +15,25 @@ struct Embedding {
   static constexpr int kSmemBytes = 0;
 
   struct Params {
-    const i64* ids;           // (tokens,)
+    const void* ids;          // (tokens,) of int, or of i64
     const T* table;           // (table_rows, cols)
     const T* position_table;  // (>= seq, cols), or null
-    const i64* token_types;   // (tokens,); read only with a type table
+    const void* token_types;  // (tokens,) of int, or of i64; read only with a type table
     const T* type_table;      // (type_rows, cols), or null
     T* out;                   // (tokens, cols)
     i64 tokens, seq;
     i64 table_rows, type_rows;
     int cols;
-    int wide;  // all arrays have 16-byte aligned rows
+    int wide;                  // all arrays have 16-byte aligned rows
+    int long_ids, long_types;  // which are of i64
   };
 
   __device__ static __forceinline__ void run(const Params& p, char*) {
     constexpr int kWarps = kThreads / 32;
     const i64 token = static_cast<i64>(blockIdx.x) * kWarps + threadIdx.x / 32;
     if (token >= p.tokens) return;
-    const i64 id = p.ids[token];
-    const i64 type = p.type_table ? p.token_types[token] : 0;
+    const i64 id = at(p.ids, token, p.long_ids);
+    const i64 type = p.type_table ? at(p.token_types, token, p.long_types) : 0;
     const bool known =
         id >= 0 && id < p.table_rows && (!p.type_table || (type >= 0 && type < p.type_rows));
     for (int c = threadIdx.x % 32 * 8; c < p.cols; c += 256) {
@@ -45,10 +46,14 @@ struct Embedding {
         if (p.type_table) add(sum, p.type_table + type * p.cols + c, valid, wide);
       } else {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum.x[i] = __uint_as_float(0x7fffffffu);
+        for (int i = 0; i < 8; ++i) sum.x[i] = __int_as_float(0x7fffffff);
       }
       sum.store(p.out + token * p.cols + c, valid, wide);
     }
+  }
+
+  __device__ static __forceinline__ i64 at(const void* from, i64 token, int is_long) {
+    return is_long ? static_cast<const i64*>(from)[token] : static_cast<const int*>(from)[token];
   }
 
   __device__ static __forceinline__ void add(Vector8<T>& sum, const T* from, int valid, bool wide) {

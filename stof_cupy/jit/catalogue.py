@@ -196,8 +196,7 @@ def embedding(dtype: str) -> KernelSpec:
                 for name in ["ids", "table", "position_table", "token_types", "type_table", "out"]
             ),
             *((name, "i8") for name in ("tokens", "seq", "table_rows", "type_rows")),
-            ("cols", "i4"),
-            ("wide", "i4"),
+            *((name, "i4") for name in ("cols", "wide", "long_ids", "long_types")),
         ),
         threads=128,
         smem_bytes=0,

@@ -5,21 +5,31 @@ Token ids, lengths, token types, masks, and weights as a mapping.
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, DTypeError, MaskError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, MaskError, ShapeError, mismatch
 from stof_cupy.interop import import_array
 from stof_cupy.masks import BsrMask, DeviceMask, as_mask, as_masks, from_spec
 from stof_cupy.models import LayerMask, Model
+from stof_cupy.models.checks import Checks, integers
 from stof_cupy.models.images import Vision
 from stof_cupy.models.sparse import Request
 from stof_cupy.models.target import Target
 
 __all__ = ["host_arrays", "image_inputs", "lower_mask", "masks_of", "model_inputs"]
+
+_KEPT = 64
+"""Masks made of two that are kept, each as long as both are there."""
+
+_made: OrderedDict[tuple[int, int], tuple[Any, list[Any]]] = OrderedDict()
+_made_lock = threading.Lock()
 
 
 def model_inputs(
@@ -33,28 +43,32 @@ def model_inputs(
     layer_masks: Mapping[int, Any] | None = None,
     logits: bool = False,
     global_tokens: Any = None,
+    later: Checks | None = None,
 ) -> dict[str, Any]:
     """Return the inputs of ``model.graph`` on `target`; call it while the target is active.
 
     See :meth:`stof_cupy.TransformerEngine.run` for what each may be and what is raised. With
-    `logits` those of all tokens are asked for, else none.
+    `logits` those of all tokens are asked for, else none. Numbers that lie on the GPU and are out
+    of their range are found here, after one wait for it, or where `checked` ends that gave `later`.
     """
     xp, declared = target.xp, model.graph.inputs
-    ids = integers(ids, "x", ("batch", "seq"), model.vocab_size - 1, target)
+    ids = integers(ids, "x", ("batch", "seq"), model.vocab_size - 1, target, later)
     batch, seq = ids.shape
     if seq > model.max_positions:
         raise ShapeError(
             mismatch("x", f"sequences of {seq} tokens", f"at most {model.max_positions}")
         )
     if lengths is not None:
-        lengths = integers(lengths, "lengths", (batch,), seq, target)
+        lengths = integers(lengths, "lengths", (batch,), seq, target, later)
+        if later:  # what is launched before they are checked must not read keys beyond the last
+            lengths = xp.clip(lengths, 0, seq)
     given: dict[str, Any] = {"ids": ids, "lengths": lengths}
     if "token_types" in declared:
         most = model.token_types - 1
         given["token_types"] = (
             xp.zeros_like(ids)
             if token_types is None
-            else integers(token_types, "token_types", (batch, seq), most, target)
+            else integers(token_types, "token_types", (batch, seq), most, target, later)
         )
     elif token_types is not None:
         raise ArgumentError(mismatch("token_types", "an array", "None: the model has no types"))
@@ -151,40 +165,28 @@ def _family_mask(mask: LayerMask, seq: int) -> BsrMask | None:
 
 
 def _both(base: Any, mask: Any) -> Any:
-    """Return what both masks keep, None being all."""
+    """Return what both masks keep, None being all; of the same masks the same object.
+
+    A run is recorded for the very masks that it was given, and each is uploaded once.
+    """
     if base is None or mask is None:
         return mask if base is None else base
     if isinstance(mask, DeviceMask) or isinstance(base, DeviceMask):
         hint = "masks built on the GPU are not combined with others"
         raise MaskError(mismatch("mask", "a DeviceMask", "a mask of the host", hint))
-    return base & mask
-
-
-def integers(x: Any, name: str, shape: tuple[int | str, ...], most: int, target: Target) -> Any:
-    """Return `x` as a contiguous int32 array on `target`, with nothing in it outside [0, most].
-
-    A name in `shape` stands for any size but 0.
-    """
-    array, _ = import_array(x, name)
-    if array.dtype.kind not in "iu":
-        raise DTypeError(mismatch(name, f"an array of {array.dtype}", "an array of integers"))
-    fits = array.ndim == len(shape) and all(
-        got > 0 if isinstance(want, str) else got == want
-        for got, want in zip(array.shape, shape, strict=True)
-    )
-    if not fits:
-        expected = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
-        hint = "no size may be 0" if 0 in array.shape else ""
-        raise ShapeError(mismatch(name, array.shape, expected, hint))
-    # A NumPy array is checked where it is, which costs no wait for the GPU.
-    if not isinstance(array, np.ndarray):
-        array = target.put(array)
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high > most:
-        bad = low if low < 0 else high
-        at = tuple(int(axis[0]) for axis in (array == bad).nonzero())
-        raise ArgumentError(mismatch(f"{name}{list(at)}", bad, f"an integer from 0 to {most}"))
-    return target.xp.ascontiguousarray(target.put(array), dtype=np.int32)
+    key = id(base), id(mask)
+    with _made_lock:
+        if key in _made:
+            _made.move_to_end(key)
+            return _made[key][0]
+    made = base & mask
+    # Called before an id can be another's; takes no lock, which its thread may hold.
+    owners = [weakref.ref(each, lambda _: _made.pop(key, None)) for each in (base, mask)]
+    with _made_lock:
+        made, _ = _made.setdefault(key, (made, owners))
+        while len(_made) > _KEPT:
+            _made.popitem(last=False)
+    return made
 
 
 def lower_mask(mask: Any, shape: tuple[int, int, int, int], target: Target) -> Any:

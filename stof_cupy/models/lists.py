@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, ShapeError, StofError, mismatch
 from stof_cupy.interop import Origin, export_array, import_array
 from stof_cupy.models import Model
-from stof_cupy.models.inputs import integers
+from stof_cupy.models.checks import Checks, checked, integers
 from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
 from stof_cupy.runtime.packing import DOCUMENTS, POSITIONS, packed_mask, positions
@@ -64,32 +65,50 @@ def run_list(
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         expected = "a spec, or a function of a length, where sequences differ in length"
         raise ArgumentError(mismatch("mask", type(mask).__name__, expected))
-    origins = [import_array(each, f"x[{i}]")[1] if len(each) else None for i, each in enumerate(x)]
-    known = next((origin for origin in origins if origin is not None), Origin("numpy"))
+    given = [import_array(each, f"x[{i}]")[1] if len(each) else None for i, each in enumerate(x)]
+    known = next((origin for origin in given if origin is not None), Origin("numpy"))
+    origins = [origin or known for origin in given]
     with target.active():
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None:
-            ids, lengths = _tokens(x, "x", model.vocab_size - 1, target)
+            # Each is checked once more by its run: on the host, if that is where all are.
+            there = any(origin.on_cuda for origin in origins)
+            first = target if there else Target("numpy", target.dtype)
+            ids, lengths = _tokens(x, "x", model.vocab_size - 1, first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
             kinds: list[Any] = [None] * len(spans)
             if token_types is not None:
-                types = _types(token_types, lengths, ids, model, target)
+                types = _types(token_types, lengths, ids, model, first)
                 kinds = [types[:, span] for span in spans]
             made = [
                 engine._forward(ids[:, span], None, mask, kind, None, output)[0]
                 for span, kind in zip(spans, kinds, strict=True)
             ]
-            if made:
-                nothing = made[0][:0]
-            rest = iter(made)
-            parts = [next(rest) if n else nothing for n in lengths]
+            if made and target.device is not None and not there:
+                hidden = target.xp.concatenate(made)
+            else:
+                nothing = made[0][:0] if made else nothing
+                rest = iter(made)
+                parts = [next(rest) if n else nothing for n in lengths]
+                return [export_array(*each) for each in zip(parts, origins, strict=True)]
         else:
-            inputs, counted = _packed_inputs(model, program, target, x, mask, token_types)
-            lengths = list(counted)
-            hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
-            parts = [hidden[span] for span in _spans(lengths)]
-        pairs = zip(parts, origins, strict=True)
-        return [export_array(part, origin or known) for part, origin in pairs]
+            with checked() as later:
+                inputs, counted = _packed_inputs(
+                    model, program, target, x, mask, token_types, later
+                )
+                lengths = list(counted)
+                hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
+        return _exported(hidden, lengths, origins)
+
+
+def _exported(hidden: Any, lengths: Sequence[int], origins: Sequence[Origin]) -> list[Any]:
+    """Return each sequence's part as what it came as; those of the host are copied there as one."""
+    there = isinstance(hidden, np.ndarray) or all(origin.on_cuda for origin in origins)
+    host = hidden if there else hidden.get()
+    return [
+        export_array((hidden if origin.on_cuda else host)[span], origin)
+        for span, origin in zip(_spans(lengths), origins, strict=True)
+    ]
 
 
 def _spans(lengths: Sequence[int]) -> list[slice]:
@@ -97,11 +116,18 @@ def _spans(lengths: Sequence[int]) -> list[slice]:
     return [slice(stop - length, stop) for length, stop in zip(lengths, stops, strict=True)]
 
 
-def _types(token_types: Any, lengths: Sequence[int], ids: Any, model: Model, target: Target) -> Any:
+def _types(
+    token_types: Any,
+    lengths: Sequence[int],
+    ids: Any,
+    model: Model,
+    target: Target,
+    later: Checks | None = None,
+) -> Any:
     """Return the token types of all sequences as int32 ``(1, tokens)``; default 0."""
     if token_types is None:
         return target.xp.zeros_like(ids)
-    types, given = _tokens(token_types, "token_types", model.token_types - 1, target)
+    types, given = _tokens(token_types, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):
         got = f"{len(given)} sequences"
         raise ShapeError(mismatch("token_types", got, f"{len(lengths)} as x"))
@@ -112,10 +138,13 @@ def _types(token_types: Any, lengths: Sequence[int], ids: Any, model: Model, tar
     return types
 
 
-def _tokens(x: Sequence[Any], name: str, most: int, target: Target) -> tuple[Any, list[int]]:
+def _tokens(
+    x: Sequence[Any], name: str, most: int, target: Target, later: Checks | None = None
+) -> tuple[Any, list[int]]:
     """Return all sequences one after another, int32 ``(1, tokens)`` on `target`, and their lengths.
 
-    They are put together before they are checked: each check of an array on the GPU waits for it.
+    They are put together before they are checked, which on the GPU is one check; see `integers`
+    for when, and for `later`.
 
     Raises
     ------
@@ -131,20 +160,35 @@ def _tokens(x: Sequence[Any], name: str, most: int, target: Target) -> tuple[Any
         whole: Any = np.concatenate(rows)
     else:
         whole = target.xp.concatenate([target.put(row) for row in rows])
-    try:
-        return integers(whole[None], name, (1, "tokens"), most, target), lengths
-    except StofError:
-        for number, row in enumerate(each for each in x if len(each)):
-            one = row[None] if hasattr(row, "shape") else [row]
-            integers(one, f"{name}[{number}]", (1, "seq"), most, target)
-        raise
+
+    def named(check: Callable[[], Any]) -> Any:
+        """Return what `check` does; an error of all sequences together becomes that of one."""
+        try:
+            return check()
+        except StofError:
+            for number, row in enumerate(each for each in x if len(each)):
+                one = row[None] if hasattr(row, "shape") else [row]
+                integers(one, f"{name}[{number}]", (1, "seq"), most, target)
+            raise
+
+    checks: Checks | None = None if later is None else []
+    made = named(lambda: integers(whole[None], name, (1, "tokens"), most, target, checks))
+    if later is not None:
+        later += [partial(named, check) for check in checks or ()]
+    return made, lengths
 
 
 def _packed_inputs(
-    model: Model, program: Program, target: Target, x: Sequence[Any], mask: Any, token_types: Any
+    model: Model,
+    program: Program,
+    target: Target,
+    x: Sequence[Any],
+    mask: Any,
+    token_types: Any,
+    later: Checks,
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return the inputs of a packed program for sequences of token ids, and their lengths."""
-    ids, counted = _tokens(x, "x", model.vocab_size - 1, target)
+    ids, counted = _tokens(x, "x", model.vocab_size - 1, target, later)
     lengths = tuple(counted)
     if max(lengths) > model.max_positions:
         raise ShapeError(
@@ -152,7 +196,7 @@ def _packed_inputs(
         )
     everything = {
         "ids": ids,
-        "token_types": _types(token_types, lengths, ids, model, target),
+        "token_types": _types(token_types, lengths, ids, model, target, later),
         "mask": None,
         POSITIONS: target.put(positions(lengths)),
         DOCUMENTS: None,

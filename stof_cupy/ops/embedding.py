@@ -20,7 +20,11 @@ from stof_cupy.ops._arrays import (
     pointer,
 )
 
-__all__ = ["embedding"]
+__all__ = ["arguments", "embedding"]
+
+_LONG = np.dtype(np.int64)
+_READ = (np.dtype(np.int32), _LONG)
+"""Of which types the kernel takes ids; those of others are copied."""
 
 
 def embedding(
@@ -154,9 +158,6 @@ def _launch(
 
     from stof_cupy.jit.launch import kernel
 
-    def contiguous(x: Array | None, dtype: Any = None) -> Array | None:
-        return None if x is None else cupy.ascontiguousarray(x, dtype)
-
     device = table.device.id
     with cupy.cuda.Device(device):
         run = kernel(catalogue.embedding(device_dtype("table", table)), device)
@@ -165,25 +166,52 @@ def _launch(
         if not out.size:
             return out
         to = out if out.flags.c_contiguous else cupy.empty(out.shape, out.dtype)
-        ids, token_types = contiguous(ids, np.int64), contiguous(token_types, np.int64)
-        tables = [contiguous(x) for x in (table, position_table, type_table)]
-        hidden = table.shape[1]
-        params = run.pack(
-            ids=pointer(ids),
-            table=pointer(tables[0]),
-            position_table=pointer(tables[1]),
-            token_types=pointer(token_types),
-            type_table=pointer(tables[2]),
-            out=to.data.ptr,
-            tokens=ids.size,
-            seq=ids.shape[1],
-            table_rows=table.shape[0],
-            type_rows=0 if type_table is None else type_table.shape[0],
-            cols=hidden,
-            wide=all(x is None or aligned(x, 16, hidden) for x in (*tables, to)),
-        )
-        tokens_per_block = run.spec.threads // 32  # a warp each
-        run((-(-ids.size // tokens_per_block),), params)
+        # Named, because a copy has to live until the kernel has been launched.
+        ids, token_types = _numbers(ids), _numbers(token_types)
+        tables = [
+            None if x is None else cupy.ascontiguousarray(x)
+            for x in (table, position_table, type_table)
+        ]
+        blocks, fields = arguments(ids, token_types, *tables, out=to)
+        run((blocks,), run.pack(**fields))
         if to is not out:
             out[...] = to
     return out
+
+
+def _numbers(x: Array | None) -> Array | None:
+    """Return ids as the kernel takes them, contiguous."""
+    import cupy
+
+    return None if x is None else cupy.ascontiguousarray(x, x.dtype if x.dtype in _READ else _LONG)
+
+
+def arguments(
+    ids: Array,
+    token_types: Array | None,
+    table: Array,
+    position_table: Array | None,
+    type_table: Array | None,
+    *,
+    out: Array,
+) -> tuple[int, dict[str, Any]]:
+    """Return the blocks and the kernel's parameters for contiguous arrays."""
+    hidden = table.shape[1]
+    return -(-ids.size * 32 // 128), {  # a warp each
+        "ids": pointer(ids),
+        "table": pointer(table),
+        "position_table": pointer(position_table),
+        "token_types": pointer(token_types),
+        "type_table": pointer(type_table),
+        "out": pointer(out),
+        "tokens": ids.size,
+        "seq": ids.shape[1],
+        "table_rows": table.shape[0],
+        "type_rows": 0 if type_table is None else type_table.shape[0],
+        "cols": hidden,
+        "wide": all(
+            x is None or aligned(x, 16, hidden) for x in (table, position_table, type_table, out)
+        ),
+        "long_ids": ids.dtype == _LONG,
+        "long_types": token_types is not None and token_types.dtype == _LONG,
+    }

@@ -30,7 +30,7 @@ class CaptureError(Exception):
 def note(kind: str, name: str = "") -> None:
     LOG.append((kind, name))
     DEVICES.add(state.device)
-    if state.capturing and kind in ("sync", "download", "upload", "malloc"):
+    if state.capturing and kind in ("sync", "await", "download", "upload", "malloc"):
         raise CaptureError(f"{kind} {name} while a stream is captured")
 
 
@@ -60,9 +60,14 @@ class ndarray:  # noqa: N801  # its name in CuPy
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def get(self) -> Any:
-        note("download", "get")
-        return self.host.copy()
+    def get(
+        self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
+    ) -> Any:
+        note("download" if blocking else "async", "get")
+        if out is None:
+            return self.host.copy()
+        out[...] = self.host
+        return out
 
     def copy(self, order: str = "C") -> Any:
         note("cupy", "copy")
@@ -220,7 +225,7 @@ def ascontiguousarray(x: Any, dtype: Any = None) -> Any:
     if x.flags.c_contiguous:
         return x
     note("cupy", "ascontiguousarray")
-    return _own(x)
+    return _own(x.host)
 
 
 def _made_of(name: str) -> Callable[..., Any]:
@@ -258,6 +263,9 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         note("event", "record")
+
+    def synchronize(self) -> None:
+        note("await", "event")
 
 
 class Graph:
@@ -326,7 +334,7 @@ def module() -> Any:
     cuda = types.ModuleType("cupy.cuda")
     cuda.__dict__.update(
         Device=Device, Event=Event, MemoryPool=MemoryPool, Stream=Stream, runtime=runtime,
-        alloc=alloc,
+        alloc=alloc, alloc_pinned_memory=bytearray,
         get_current_stream=lambda: _NULL, is_available=lambda: True,
         get_elapsed_time=lambda one, two: 1.0, using_allocator=using_allocator,
         nvtx=types.SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None),

@@ -1,0 +1,127 @@
+"""What inputs of runs ask of CUDA, as JSON: `python -m tests.models.inputs_path CACHE_DIR`.
+
+Run on the stand-in for CuPy of tests/runtime/fake_cuda.py, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from stof_cupy.errors import ArgumentError
+from tests.runtime import cuda_path, fake_cuda
+
+BAD = {
+    "vocabulary": ("int64", 50), "negative": ("int64", -1), "wraps": ("int64", 2**32),
+    "int32": ("int32", -1), "int16": ("int16", -3), "int8": ("int8", -128),
+    "uint8": ("uint8", 200), "uint64": ("uint64", 2**64 - 1),
+}  # fmt: skip
+
+
+LENGTHS = (40, 0, 8, 19)
+PLACES = {"lists there": [True] * 4, "lists here": [False] * 4, "lists of both": [True, False] * 2}
+"""Which sequences of a list lie on the GPU."""
+
+
+def engine_of(config: dict[str, Any], vocabulary: int = 50) -> Any:
+    from stof_cupy import TransformerEngine, models
+
+    config = {**config, "vocab_size": vocabulary}
+    weights = models.random_weights(config)
+    how: dict[str, Any] = {"backend": "cuda", "dtype": "bfloat16", "cuda_graphs": True}
+    return TransformerEngine(weights, config=config, **how)
+
+
+def lists(*there: bool) -> dict[str, Any]:
+    """Return what lists of sequences ask for, packed (BERT) and one by one (GPT-2)."""
+    import cupy
+
+    told = {}
+    for name, config in (("packed", cuda_path.BERT), ("one by one", cuda_path.GPT2)):
+        engine, runs = engine_of(config), []
+        for _ in range(3):
+            x: list[Any] = [np.arange(n) + 10 * i for i, n in enumerate(LENGTHS)]
+            x = [cupy.asarray(e) if t else e for e, t in zip(x, there, strict=True)]
+            fake_cuda.LOG.clear()
+            results = engine.run(x)
+            runs.append(list(fake_cuda.LOG))
+        told[name] = {
+            "runs": runs,
+            "shapes": [each.shape for each in results],
+            "there": [isinstance(each, cupy.ndarray) for each in results],
+            "first": first_columns(engine, x),
+        }
+    return told
+
+
+def first_columns(engine: Any, x: list[Any]) -> list[list[int]]:
+    """Return what comes out where a hidden state is the token's id: kernels compute nothing."""
+    import cupy
+
+    def hidden(ids: Any) -> Any:
+        host = ids if isinstance(ids, np.ndarray) else ids.get()
+        return cupy.asarray(np.repeat(host[..., None], 128, axis=-1))
+
+    engine._forward = lambda ids, *_: hidden(ids)
+    packed = engine._program.packed()
+    if packed is not None:
+        packed.run = lambda inputs: {"hidden": hidden(inputs["ids"])}
+    made = [each if isinstance(each, np.ndarray) else each.get() for each in engine.run(x)]
+    return [each[:, 0].tolist() for each in made]
+
+
+def errors() -> dict[str, str]:
+    """Return what is raised by a run of ids, types or lengths out of range on the GPU."""
+    import cupy
+
+    engine, large = engine_of(cuda_path.BERT), engine_of(cuda_path.BERT, 60000)
+    good = np.ones((2, 8), np.int64)
+    cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {}
+    for name, (dtype, value) in BAD.items():
+        x = np.ones((2, 8), dtype)
+        x[1, 2] = value
+        cases[name] = (engine, cupy.asarray(x), {})
+        cases[f"{name}, list"] = (engine, [cupy.asarray(row) for row in x], {})
+        if value < 0:  # as many bits without a sign would be a token
+            cases[f"{name}, large"] = (large, cupy.asarray(x), {})
+    x = cupy.asarray(good)
+    cases["types"] = (engine, x, {"token_types": cupy.asarray(good * 2)})
+    cases["lengths"] = (engine, x, {"lengths": cupy.asarray(np.array([8, 9]))})
+    cases["types, list"] = (
+        engine,
+        [x[0], x[1]],
+        {"token_types": [x[0], cupy.asarray(good[0] * 2)]},
+    )
+    found = {}
+    for name, (runs, given, how) in cases.items():
+        try:
+            runs.run(given, **how)
+            found[name] = "nothing"
+        except ArgumentError as error:
+            found[name] = str(error)
+    found["good"] = str(engine.run(x, token_types=x, lengths=cupy.asarray(good[0, :2])).shape)
+    return found
+
+
+def found() -> dict[str, Any]:
+    from stof_cupy import masks
+
+    window = masks.sliding_window(64, window=8)
+    return {
+        "bert, ids there": cuda_path.told(cuda_path.BERT, {}),
+        **{name: lists(*there) for name, there in PLACES.items()},
+        "errors": errors(),
+        "gpt2, spec": cuda_path.told(cuda_path.GPT2, {"mask": "sliding:w=8"}),
+        "gpt2, mask": cuda_path.told(cuda_path.GPT2, {"mask": window.tobsr()}),
+        "gpt2, pattern": cuda_path.told(cuda_path.GPT2, {"mask": window}),
+    }
+
+
+if __name__ == "__main__":
+    os.environ["STOF_CACHE_DIR"] = sys.argv[1]
+    fake_cuda.install(cuda_path.H100)
+    print(json.dumps(found()))
