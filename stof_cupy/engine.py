@@ -16,6 +16,7 @@ from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import fuse_epilogues
 from stof_cupy.graph import Graph
 from stof_cupy.interop import export_array, import_array
+from stof_cupy.models.checks import checked
 from stof_cupy.models.inputs import image_inputs, model_inputs
 from stof_cupy.models.inspection import Inspection
 from stof_cupy.models.lists import can_be_packed, is_list, run_list
@@ -280,19 +281,20 @@ class TransformerEngine(TextTasks, Inspection):
         """Check the inputs, run the graph, clear the padding."""
         if self._model.vision is not None:
             return self._see(ids, mask, layer_masks)
-        inputs = model_inputs(
-            self._model, self._target, ids, lengths, mask, token_types,
-            layer_masks=layer_masks, logits=output == "logits", global_tokens=global_tokens,
-        )  # fmt: skip
-        batch, seq = inputs["ids"].shape
-        whole = bucket(seq, self._model.max_positions)
-        # Small runs are bound by launches: better a few idle tokens than a recording a length.
-        plain = set(inputs) == {"ids", "token_types", "mask", "lengths"} and inputs["mask"] is None
-        if self._program.records and plain and batch * whole <= SMALL and whole != seq:
-            inputs = padded_to(inputs, whole)
-        finish = None if inputs.get("lengths") is None else clear_padding
-        asked = "logits" if output == "logits" else "hidden"
-        result = self._ran(self._program, inputs, finish)[asked]
-        if result.shape[1] == seq:
-            return result
-        return self._target.xp.ascontiguousarray(result[:, :seq])
+        with checked() as later:
+            inputs = model_inputs(
+                self._model, self._target, ids, lengths, mask, token_types, later=later,
+                layer_masks=layer_masks, logits=output == "logits", global_tokens=global_tokens,
+            )  # fmt: skip
+            batch, seq = inputs["ids"].shape
+            whole = bucket(seq, self._model.max_positions)
+            # Small runs are bound by launches: better a few idle tokens than a recording a length.
+            small = self._program.records and batch * whole <= SMALL and whole != seq
+            plain = {*inputs} == {"ids", "token_types", "mask", "lengths"}
+            if small and plain and inputs["mask"] is None:
+                inputs = padded_to(inputs, whole)
+            finish = None if inputs.get("lengths") is None else clear_padding
+            made = self._ran(self._program, inputs, finish)
+        result = made["logits" if output == "logits" else "hidden"]
+        padded = result.shape[1] != seq
+        return self._target.xp.ascontiguousarray(result[:, :seq]) if padded else result

@@ -54,7 +54,8 @@ def test_a_decoder_with_a_mask_is_recorded(told: dict[str, Any], case: str) -> N
 
 def test_ids_on_the_gpu_are_looked_at_once(told: dict[str, Any]) -> None:
     third = kinds(told["bert, ids there"]["runs"][2])
-    assert third.count("async") == third.count("await") == 1
+    assert third.count("async") == third.count("await") == third.count("graph") == 1
+    assert third.index("async") < third.index("graph") < third.index("await")
     assert not {"download", "sync"} & {*third}
 
 
