@@ -139,12 +139,6 @@ class Chain:
                     found.append((start, stop))
         return found
 
-    def externals(self, start: int, stop: int) -> list[Node]:
-        """Return what a run of operators reads from outside, each node once, in order of use."""
-        inside = set(self.ops[start:stop])
-        reads = [each for node in self.ops[start:stop] for each in node.inputs if each is not None]
-        return [each for each in dict.fromkeys(reads) if each not in inside]
-
     def digest(self, start: int, stop: int) -> str:
         """Return 16 hex digits of what a run of operators computes, wherever in a stack it stands.
 

@@ -111,6 +111,7 @@ def common_fields(args: Args, lists: Any, used: list[Array]) -> dict[str, Any]:
         "seq_k": problem.seq_k,
         "dim_qk": problem.dim_qk,
         "dim_v": problem.dim_v,
+        "early": False,
     }
     for name, x in (("q", args.q), ("k", args.k), ("v", args.v), ("out", args.out)):
         _add_tensor(fields, name, x)
@@ -178,7 +179,6 @@ def _add_scores(
     if scores.softcap is not None:
         factor, cap = abs(scores.scale) / scores.softcap, scores.softcap * _LOG2E
     fields["negative"] = scores.scale < 0
-    fields["early"] = False
     fields["scale_log2"] = max(factor, _LEAST_SCALE)
     fields["softcap_log2"] = cap
 

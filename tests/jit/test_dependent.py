@@ -12,6 +12,7 @@ import pytest
 from stof_cupy import env
 from stof_cupy.jit import dependent, device, launch
 from stof_cupy.jit.dependent import DependentLaunch
+from stof_cupy.jit.source import WAIT, cuda_root
 from stof_cupy.jit.spec import KernelSpec
 
 HANDLE, STREAM = 0x7F0012345678, 0x7F0087654321
@@ -50,6 +51,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def refuse(status: int) -> None:
     raise RuntimeError(f"status {status}")
+
+
+def test_kernels_wait_as_the_stub_does() -> None:
+    """Kernels that wait for themselves, by cuda/ptx/grid.cuh, and all others, by their stub."""
+    header = (cuda_root() / "ptx" / "grid.cuh").read_text()
+    assert WAIT.strip().replace("    asm", "  asm") in header
 
 
 def params_of(spec: KernelSpec) -> np.void:
