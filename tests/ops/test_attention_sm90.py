@@ -80,9 +80,7 @@ class Case:
 
     def args(self, out: Any, xp: Any = np) -> Args:
         """Return the arguments as the kernel takes them, of NumPy or CuPy."""
-        terms = {
-            n: xp.asarray(x) if isinstance(x, np.ndarray) else x for n, x in self.terms.items()
-        }
+        terms = {name: _of(xp, x) for name, x in self.terms.items()}
         lengths = None if self.kv_lengths is None else xp.asarray(self.kv_lengths)
         given = (*map(xp.asarray, (self.q, self.k, self.v)), self.mask)
         _, problem, mask, scores = validate(*given, Scores(self.scale, **terms), lengths, out)
@@ -95,6 +93,14 @@ class Case:
         exact, lse = reference.attention(*inputs, **how)
         low, _ = reference.attention(*inputs, **how, precision=self.q.dtype.name)
         return exact, lse, low
+
+
+def _of(xp: Any, x: Any) -> Any:
+    """Return what makes scores, its arrays in NumPy or CuPy."""
+    if isinstance(x, RelativeBias):
+        far, both = x.max_distance, x.bidirectional
+        return RelativeBias(xp.asarray(x.table), bidirectional=both, max_distance=far)
+    return xp.asarray(x) if isinstance(x, np.ndarray) else x
 
 
 def _mask(g: np.random.Generator, shape: tuple[int, int, int, int]) -> Any:
@@ -678,8 +684,8 @@ def test_packed_keys(hopper: Any, config: Sm90Config) -> None:
 def test_rows_that_end_within_16_bytes(hopper: Any, dim: int) -> None:
     """Queries and keys may, where strides are multiples of 16 bytes; values may not."""
     g = rng(dim)
-    shapes = (2, 3, 100, dim), (2, 3, 100, dim), (2, 3, 100, 56)
-    case = Case(*(random_array(g, shape, "float16") for shape in shapes))
+    sizes = (2, 3, 100, dim), (2, 3, 100, dim), (2, 3, 100, 56)
+    case = Case(*(random_array(g, size, "float16") for size in sizes))
     wide = [poison((2, 3, 100, 104), np.float16, hopper) for _ in range(4)]
     q, k, v, out = (x[..., :n] for x, n in zip(wide, (dim, dim, 56, 56), strict=True))
     for x, from_ in zip((q, k, v), (case.q, case.k, case.v), strict=True):
@@ -719,8 +725,8 @@ def test_captured_launches_run_again(hopper: Any) -> None:
     g = rng(10)
     q, k, v = (random_array(g, (2, 4, 500, 64), "bfloat16") for _ in range(3))
     for config in (Config(SMALL), Config(SMALL, 2, 3)):
-        args = Case(q, k, v, masks.causal(500).tobsr()).args(hopper.zeros_like(hopper.asarray(q)))
-        args = replace(args, q=hopper.asarray(q), k=hopper.asarray(k), v=hopper.asarray(v))
+        out = hopper.zeros_like(hopper.asarray(q))
+        args = Case(q, k, v, masks.causal(500).tobsr()).args(out, hopper)
         want = attention_cuda.run(args, candidate=config).copy()
         stream = hopper.cuda.Stream(non_blocking=True)
         hopper.cuda.Device().synchronize()

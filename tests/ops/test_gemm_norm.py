@@ -101,10 +101,10 @@ def test_every_width(hopper: Any, m: int, n: int, k: int, dtype: str) -> None:
             continue
         plan = Plan(Sm90Gemm(128, tile, across=-(-n // tile)))
         out = poison((m, n), on["a"].dtype, hopper)
-        module._launch(plan, problem, on["a"], on["w"].T, epilogue, norm, out)
+        module.launch(plan, problem, on["a"], on["w"].T, epilogue, norm, out)
         assert_close(out, exact, low)
         again = poison((m, n), on["a"].dtype, hopper)
-        module._launch(plan, problem, on["a"], on["w"].T, epilogue, norm, again)
+        module.launch(plan, problem, on["a"], on["w"].T, epilogue, norm, again)
         assert hopper.array_equal(again.view("u2"), out.view("u2"))
 
 
