@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from os import cpu_count
 from pathlib import Path
@@ -33,9 +33,9 @@ __all__ = ["measure"]
 NEAR = 3.0  # times the best prediction
 OTHERS = 2
 LONGEST_US = 200e3  # predicted; what takes longer is not among the others
-AGAIN = 1.15  # times the best time: measured a second time
+AGAIN = (1.5, 1.15)  # times the best time so far: measured once more
 TOLERANCE = 1e-2
-AHEAD = 16  # masks that are made meanwhile
+TOGETHER = 16  # masks that are made before cells are measured, while nothing else runs
 LAST = 20  # seconds before the end in which no more are begun: the longest take 40
 
 
@@ -67,7 +67,6 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
     start = time.time()
     print(f"{compile_all(facts)} kernels compiled in {time.time() - start:.0f} s", flush=True)
     wrong: list[str] = []
-    sys.setswitchinterval(1e-4)  # threads that make masks hold up the one that launches
     with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
         for plans, stats in planned(pool, measured, facts, until, only):
             key = f"{plans[0].cell.mask}-{plans[0].cell.seq}"
@@ -106,22 +105,15 @@ def compile_all(facts: DeviceFacts) -> int:
 def planned(
     pool: ThreadPoolExecutor, measured: Measured, facts: DeviceFacts, until: float, only: str
 ) -> Iterator[tuple[list[Plan], MaskStats | None]]:
-    """Yield the plans of cells that have one mask; masks are made ahead, in parallel."""
+    """Yield the plans of cells that have one mask; some masks at a time are made in parallel."""
     todo = [
         missing
         for group in groups()
         if (missing := [c for c in group if only in c.name and c.name not in measured.cells])
     ]
-    waiting: set[Future[Any]] = set()
-    while time.time() < until:
-        while todo and len(waiting) < AHEAD and time.time() < until - LAST:
-            waiting.add(pool.submit(plan_group, todo.pop(0), facts, until))
-        if not waiting:
-            return
-        done, waiting = wait(waiting, until - time.time(), FIRST_COMPLETED)
-        for each in done:
-            if time.time() < until:
-                yield each.result()
+    while todo and time.time() < until - LAST:
+        some, todo = todo[:TOGETHER], todo[TOGETHER:]
+        yield from list(pool.map(lambda group: plan_group(group, facts, until), some))
 
 
 def plan_group(
@@ -184,9 +176,10 @@ def measure_cell(plan: Plan) -> tuple[dict[str, float], float]:
         runs[name_of(candidate)] = run
     _warm()
     times = {name: graph_us(run) for name, run in runs.items()}
-    near = AGAIN * min(times.values())
-    for name in [name for name, us in times.items() if us <= near]:
-        times[name] = min(times[name], graph_us(runs[name]))
+    for near in AGAIN:
+        limit = near * min(times.values())
+        for name in [name for name, us in times.items() if us <= limit]:
+            times[name] = min(times[name], graph_us(runs[name]))
     return {name: round(us, 3) for name, us in times.items()}, difference
 
 
