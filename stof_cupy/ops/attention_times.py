@@ -14,25 +14,26 @@ Counts come from the mask (`attention_demand`), rates from the driver, and the r
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stof_cupy.jit.attention_sm90 import Sm90Config
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
+from stof_cupy.ops.attention_blocks import WAVES, Blocks, makespan
 from stof_cupy.ops.attention_candidates import Candidate
-from stof_cupy.ops.attention_constants import Constants, speeds
+from stof_cupy.ops.attention_constants import Constants, Speeds, speeds
 from stof_cupy.ops.attention_demand import Case
 
-__all__ = ["Time", "makespan", "time_of"]
+__all__ = ["Time", "Times", "time_of"]
 
 _WGMMA_FLOPS = 4096  # of an SM per clock
 _SMEM_BYTES = 128  # that an SM reads or writes per clock
-_WAVES = 6  # blocks that start earlier have no part in how evenly the work ends
 
 
 class Time(NamedTuple):
@@ -53,52 +54,44 @@ class Tile(NamedTuple):
     bound: str
 
 
+@dataclass(frozen=True, eq=False)
+class Times:
+    """The times of a case's candidates; what several of them have in common is found once."""
+
+    case: Case
+    constants: Constants
+    seen: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def of(self, candidate: Candidate, *, least: bool = False) -> Time:
+        """Return the predicted time of a legal candidate, launch included.
+
+        With `least` one that is no more than that, and is there sooner.
+        """
+        time = _TIMES[candidate.kernel](candidate, self, least)
+        floor, c = self.floor, self.constants
+        if floor:
+            time = Time(_blended(floor, time.us, c), "dram" if floor > time.us else time.bound)
+        return Time(time.us + c.launch_us, time.bound)
+
+    @cached_property
+    def rate(self) -> Speeds:
+        """The GPU's."""
+        return speeds(self.case.facts, self.constants)
+
+    @cached_property
+    def floor(self) -> float:
+        """Microseconds that inputs and outputs take from and to memory; 0 where the L2 has them."""
+        p = self.case.problem
+        queries, keys = p.batch * p.heads * p.seq_q, p.batch * p.kv_heads * p.seq_k
+        moved = 2 * (queries + keys) * (p.dim_qk + p.dim_v)
+        if moved <= self.case.facts.l2_bytes / 2:  # what fits there is mostly there
+            return 0.0
+        return moved / (self.rate.dram_bytes * self.constants.dram)
+
+
 def time_of(candidate: Candidate, case: Case, constants: Constants) -> Time:
     """Return the predicted time of a legal candidate, launch included."""
-    time = _TIMES[candidate.kernel](candidate, case, constants)
-    p = case.problem
-    queries, keys = p.batch * p.heads * p.seq_q, p.batch * p.kv_heads * p.seq_k
-    moved = 2 * (queries + keys) * (p.dim_qk + p.dim_v)
-    if moved > case.facts.l2_bytes / 2:  # what fits there is mostly there
-        floor = moved / (speeds(case.facts, constants).dram_bytes * constants.dram)
-        bound = "dram" if floor > time.us else time.bound
-        time = Time(_blended(floor, time.us, constants), bound)
-    return Time(time.us + constants.launch_us, time.bound)
-
-
-def makespan(times: NDArray[np.float64], repeats: int, machines: int) -> float:
-    """Return when the last of many blocks is done.
-
-    Each block starts where one is done first; some blocks at a time, which is nearly that.
-
-    Parameters
-    ----------
-    times : float array
-        Of the blocks of a head, in the order in which they start.
-    repeats : int
-        Heads, one after another.
-    machines : int
-        Blocks that run at a time.
-
-    Examples
-    --------
-    >>> makespan(np.array([3.0, 1.0, 1.0]), 2, 2)
-    5.0
-    """
-    count = len(times) * repeats
-    if not count:
-        return 0.0
-    if count <= machines or len(times) == 1:
-        return float(times.max()) * -(-count // machines)
-    last = count if count <= _WAVES * machines else _WAVES * machines + count % machines
-    ending = np.tile(times, -(-last // len(times)))[-last:]
-    free = np.full(machines, (times.sum() * repeats - ending.sum()) / machines)
-    step = max(machines // 4, 1)
-    for start in range(0, last, step):
-        wave = ending[start : start + step]
-        free[: len(wave)] += wave
-        free.sort()
-    return float(free[-1])
+    return Times(case, constants).of(candidate)
 
 
 def _total(terms: dict[str, float], overlap: float) -> tuple[float, str]:
@@ -113,17 +106,17 @@ def _blended(a: float, b: float, c: Constants) -> float:
     return longer * (1 + (min(a, b) / longer) ** c.blend) ** (1 / c.blend) if longer else 0.0
 
 
-def _tile(config: blockwise.Config, part: float, case: Case, c: Constants) -> Tile:
+def _tile(config: blockwise.Config, part: float, of: Times) -> Tile:
     """Return the clocks of a key tile of which `part` has a bitmap."""
     shape, dim, keys = config.shape, config.head_dim, config.tile[1]
-    rate = speeds(case.facts, c)
+    rate, c = of.rate, of.constants
     scores, tile_bytes = shape.rows * keys, 2 * keys * dim * 2
     queries = 0 if shape.q_in_registers else shape.rows * dim * 2
     terms = {
         "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
         "softmax": scores / 16 * (c.score_clk + part * c.part_clk),
         "smem": ((shape.warps + 1) * tile_bytes + queries) / (_SMEM_BYTES * c.smem),
-        "l2": tile_bytes * case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.l2),
+        "l2": tile_bytes * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.l2),
     }
     busy, bound = _total(terms, c.overlap)
     # A warp multiplies, weighs and reads by turns; only another one on its scheduler fills in.
@@ -132,34 +125,48 @@ def _tile(config: blockwise.Config, part: float, case: Case, c: Constants) -> Ti
     return Tile(busy, max(busy * shape.groups, own) + barriers * c.tile_clk, bound)
 
 
-def _blockwise(config: blockwise.Config, case: Case, c: Constants) -> Time:
+def _blocks(config: blockwise.Config, of: Times) -> Blocks:
+    """Return the blocks of a head, or of heads packed together."""
+    rows = config.shape.rows, config.mask_rows, config.pack
+    key = *rows, config.long_slots, config.splits, config.slice
+    found: Blocks | None = of.seen.get(key)
+    if found is None:
+        tiles, cut = of.case.demand.tiles(config.tile).lengths, 0
+        tiles = config.of_slots(tiles, of.case.problem)
+        if config.long_slots:
+            first, rest = tiles[: config.long_slots], tiles[config.long_slots :]
+            pieces = blockwise.slices(config, first)
+            tiles, cut = np.concatenate([np.repeat(first / pieces, pieces), rest]), pieces.sum()
+        found = of.seen[key] = Blocks(tiles, int(cut))
+    return found
+
+
+def _blockwise(config: blockwise.Config, of: Times, least: bool) -> Time:
     """Return microseconds without the launch."""
-    p, facts, rate = case.problem, case.facts, speeds(case.facts, c)
-    work, heads = case.demand.tiles(config.tile), config.heads(p)
-    tile = _tile(config, work.part, case, c)
-    lengths = config.of_slots(work.lengths, p)
-    cut = lengths[: config.long_slots]
-    pieces = blockwise.slices(config, cut)
-    tiles = np.concatenate([np.repeat(cut / pieces, pieces), lengths[config.long_slots :]])
+    p, facts, rate, c = of.case.problem, of.case.facts, of.rate, of.constants
+    heads, shape, blocks = config.heads(p), config.shape, _blocks(config, of)
+    key = shape, config.pack, config.mask_rows
+    if key not in of.seen:
+        of.seen[key] = _tile(config, of.case.demand.tiles(config.tile).part, of)
+    tile: Tile = of.seen[key]
     running = facts.sm_count * config.resident(facts)
-    groups, rows = config.shape.groups, config.shape.rows
-    joined = (groups - 1) * 8 * rows * config.head_dim / (_SMEM_BYTES * c.smem)
-    fixed = c.busy_clk * rows / TILE + joined
-    busy = makespan(tiles * tile.busy + fixed, heads, facts.sm_count)
-    turns = tiles if groups == 1 else np.ceil(tiles / groups)
-    alone = makespan(turns * tile.alone + c.block_clk + joined, heads, running)
-    empty = (config.items(p) - len(tiles)) * heads
+    joined = (shape.groups - 1) * 8 * shape.rows * config.head_dim / (_SMEM_BYTES * c.smem)
+    fixed = c.busy_clk * shape.rows / TILE + joined
+    busy = blocks.end(tile.busy, fixed, heads, facts.sm_count, least=least)
+    turns = blocks.shared(shape.groups)
+    alone = turns.end(tile.alone, c.block_clk + joined, heads, running, least=least)
+    empty = (config.items(p) - len(blocks.tiles)) * heads
     us = (_blended(busy, alone, c) + empty * c.empty_clk / running) / rate.clocks
     if config.long_slots:
-        moved = 8 * int(pieces.sum()) * heads * config.shape.rows * config.head_dim
+        moved = 8 * blocks.cut * heads * shape.rows * config.head_dim
         us += c.combine_us + moved / (rate.l2_bytes * c.l2)
     return Time(us, tile.bound if busy >= alone else "latency")
 
 
-def _rowwise(config: rowwise.Config, case: Case, c: Constants) -> Time:
+def _rowwise(config: rowwise.Config, of: Times, _: bool) -> Time:
     """Return microseconds without the launch."""
-    p, facts, rate = case.problem, case.facts, speeds(case.facts, c)
-    demand = case.demand
+    p, facts, rate, c = of.case.problem, of.case.facts, of.rate, of.constants
+    demand = of.case.demand
     stats, rows = demand.rows(), max(demand.query_rows, 1)
     chunk = 16 * config.pairs
     # Half a chunk of every row is empty; of lists of tiles, each is looked through by its rows.
@@ -191,15 +198,15 @@ def _rowwise(config: rowwise.Config, case: Case, c: Constants) -> Time:
     return Time(us, bound) if us > least else Time(least, "longest")
 
 
-def _sm90_tile(shape: Sm90Config, part: float, case: Case, c: Constants) -> Tile:
+def _sm90_tile(shape: Sm90Config, part: float, of: Times) -> Tile:
     """Return the clocks of a key tile of which `part` has a bitmap."""
     dims = shape.dim_qk + shape.dim_v
-    scores, rate = shape.m * shape.n, speeds(case.facts, c)
+    scores, rate, c = shape.m * shape.n, of.rate, of.constants
     each = c.wg_score_clk + part * c.wg_part_clk + len(shape.scores) * c.wg_term_clk
     terms = {
         "tensor": 2 * scores * dims / (_WGMMA_FLOPS * c.wgmma),
         "softmax": scores / 16 * each,
-        "l2": 2 * shape.n * dims * case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.wg_l2),
+        "l2": 2 * shape.n * dims * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.wg_l2),
     }
     busy, bound = _total(terms, c.overlap)
     own = (terms["tensor"] + terms["softmax"]) / shape.warpgroups + c.wg_tile_clk
@@ -207,30 +214,33 @@ def _sm90_tile(shape: Sm90Config, part: float, case: Case, c: Constants) -> Tile
     return Tile(busy, max(busy, own, copies), bound)
 
 
-def _sm90(config: sm90.Config, case: Case, c: Constants) -> Time:
+def _sm90(config: sm90.Config, of: Times, least: bool) -> Time:
     """Return microseconds without the launch."""
-    p, facts, rate, shape = case.problem, case.facts, speeds(case.facts, c), config.shape
-    work, heads = case.demand.tiles(config.tile, packed=shape.packed), case.demand.places
-    tile, running = _sm90_tile(shape, work.part, case, c), facts.sm_count * shape.blocks
+    p, facts, demand = of.case.problem, of.case.facts, of.case.demand
+    rate, c, shape = of.rate, of.constants, config.shape
+    work, heads = demand.tiles(config.tile, packed=shape.packed), demand.places
+    tile, running = _sm90_tile(shape, work.part, of), facts.sm_count * shape.blocks
     first, rest = np.split(work.lengths, [config.long_slots])
     first = np.repeat(first / config.splits, config.splits)
 
-    def span(each: float, fixed: float, machines: int) -> float:
-        early, late = first * each + fixed, rest * each + fixed
-        if len(late) * heads < _WAVES * machines:
-            return makespan(np.append(np.repeat(early, heads), np.tile(late, heads)), 1, machines)
-        spread = makespan(late, heads, machines) + float(early.sum()) * heads / machines
+    def end(each: float, fixed: float, machines: int) -> float:
+        if len(rest) * heads < WAVES * machines:
+            every = Blocks(np.append(np.repeat(first, heads), np.tile(rest, heads)))
+            return every.end(each, fixed, 1, machines, least=least)
+        early = first * each + fixed
+        late = Blocks(rest).end(each, fixed, heads, machines, least=least)
+        spread = late + float(early.sum()) * heads / machines
         return max(spread, float(early.max(initial=0)))
 
-    busy = span(tile.busy, c.wg_row_clk * shape.warpgroups, facts.sm_count)
-    alone = span(tile.alone, c.wg_row_clk, running) + c.block_clk
+    busy = end(tile.busy, c.wg_row_clk * shape.warpgroups, facts.sm_count)
+    alone = end(tile.alone, c.wg_row_clk, running) + c.block_clk
     us = _blended(busy, alone, c) / rate.clocks
     if config.cut(p):
         us += c.combine_us + 8 * config.partial_floats(p) / (rate.l2_bytes * c.wg_l2)
     return Time(us, tile.bound if busy >= alone else "latency")
 
 
-_TIMES: dict[str, Callable[[Any, Case, Constants], Time]] = {
+_TIMES: dict[str, Callable[[Any, Times, bool], Time]] = {
     "blockwise": _blockwise,
     "rowwise": _rowwise,
     "sm90": _sm90,

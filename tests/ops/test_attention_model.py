@@ -16,16 +16,17 @@ import pytest
 from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, DeviceError
 from stof_cupy.jit.attention_kernels import ScoreKind
-from stof_cupy.masks import BsrMask
+from stof_cupy.masks import BsrMask, MaskStack
 from stof_cupy.ops import attention_calibration as calibration
+from stof_cupy.ops import attention_candidates, attention_model
 from stof_cupy.ops.attention import attention
 from stof_cupy.ops.attention_args import Problem
+from stof_cupy.ops.attention_blocks import Blocks, makespan
 from stof_cupy.ops.attention_candidates import Candidate, candidates, legal
 from stof_cupy.ops.attention_constants import NAMES, Constants
 from stof_cupy.ops.attention_demand import Case, Demand
 from stof_cupy.ops.attention_eq1 import stof_eq1
 from stof_cupy.ops.attention_model import choose, explain, predict
-from stof_cupy.ops.attention_times import makespan
 from stof_cupy.testing import rng
 from tests.ops.gpus import A100, GPUS, H100, Copied, OnGpu, case
 
@@ -167,6 +168,44 @@ def test_makespan_is_near_that_of_a_greedy_machine():
         got = makespan(times, repeats, machines)
         assert 0.95 * max(free) <= got <= 1.2 * max(free)
     assert makespan(np.ones(1), 265, 132) == 3.0 and makespan(np.zeros(0), 3, 2) == 0.0
+
+
+def test_no_block_ends_sooner_than_the_bound_says():
+    g = rng(1)
+    for size, repeats, machines in ((1, 9, 4), (3, 1, 10), (64, 12, 132), (17, 100, 264)):
+        tiles = np.sort(g.exponential(size=size))[::-1]
+        for each, fixed in ((3.0, 0.0), (1.0, 5.0), (0.0, 1.0)):
+            end, least = (
+                Blocks(tiles).end(each, fixed, repeats, machines, least=only)
+                for only in (False, True)
+            )
+            longest = tiles.max() * each + fixed
+            assert least <= end * (1 + 1e-12) and end <= 1.1 * (least + longest)
+    assert Blocks(np.zeros(0)).end(1, 1, 3, 2, least=True) == 0.0
+
+
+@each_gpu
+@pytest.mark.parametrize("select", ["model", "stof-eq1", "stof-eq1-64"])
+def test_what_is_chosen_is_the_first_of_all(facts, select, monkeypatch):
+    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+    every: tuple[Any, ...] = (*built(2048).values(), random(2048, 0.001), random(2048, 0.05))
+    stack = MaskStack.from_dense(rng(2).random((2, 1, 2048, 2048)) < 0.01)
+    for mask in (*every, OnGpu((300, 200)), stack):
+        for dim, heads in ((64, 3), (128, 24)):
+            of = case(2048, mask, facts, dim=dim, heads=heads, batch=2)
+            assert choose(of, select=select) == explain(of, select=select)[0].candidate
+
+
+def test_a_choice_takes_little_time():
+    taken = math.inf
+    for mask in built(4096).values():
+        explain(case(4096, mask))  # counts its tiles
+    for _ in range(5):
+        start = time.perf_counter()
+        for mask in built(4096).values():
+            attention_model._fastest(case(4096, mask), Constants(), "model")
+        taken = min(taken, time.perf_counter() - start)
+    assert taken / len(built(4096)) < 10e-3  # 1 to 2 ms where nothing else runs
 
 
 def test_counts_are_those_of_the_mask_times_the_heads():
