@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.fusion.attention import unscaled
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
@@ -225,7 +226,12 @@ def gemm_of_matmul(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
 
 
 def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
-    """``scale(gemm(x, w, bias))`` of constants, which nothing else reads: the constants scaled."""
+    """``scale(gemm(x, w, bias))`` and ``gemm(scale(x), w)`` of constants: the constants scaled.
+
+    Nothing else reads what is scaled; what is between a scale and the product may be views.
+    """
+    if node.op == "gemm":
+        return _scaled_operand(node, uses)
     product = node.inputs[0] if node.op == "scale" else None
     if product is None or product.op != "gemm" or uses[product] != 1:
         return None
@@ -244,3 +250,16 @@ def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | No
         return graph.apply("gemm", new[0], *scaled)
 
     return Replacement((parts["x"], parts["w"], parts["bias"]), build)
+
+
+def _scaled_operand(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    x, w = node.inputs[:2]
+    part = unscaled(x, uses)
+    if part is None or x is None or uses[x] != 1 or w is None or w.op != "constant":
+        return None
+
+    def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+        weight = graph.apply("scale", new[1], factor=part.factor)
+        return graph.apply("gemm", part.build(graph, new[0]), weight, *new[2:], **dict(node.attrs))
+
+    return Replacement((part.base, *node.inputs[1:]), build)
