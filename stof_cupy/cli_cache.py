@@ -58,7 +58,7 @@ def add_command(commands: Any) -> None:
         type=int,
         nargs="+",
         default=[128],
-        help="lengths (default: 128); images have theirs",
+        help="lengths of text (default: 128)",
     )
     warm.add_argument("--mask", help="attention mask, e.g. sliding:w=64 (default: full)")
     warm.add_argument("--tune", default="fast", help="off, fast or full (default: fast)")

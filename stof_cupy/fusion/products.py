@@ -8,7 +8,7 @@ kept for a whole class of sizes, so that another length asks for no other kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -104,17 +104,34 @@ def _kind(node: Node) -> EpilogueKind:
 
 
 def kernels(
-    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
 ) -> dict[KernelSpec, None]:
-    """Return what the model chooses for a product at some lengths of the class of `sizes`.
+    """Return what the model chooses for products at the lengths of the class of `sizes`.
 
     So that all of them are compiled when the class is first met, and none at another length of it.
     """
     found: dict[KernelSpec, None] = {}
+    for node in {_form(node): node for node in nodes}.values():  # layers are alike
+        found |= _kernels(node, sizes, dtype, facts)
+    return found
+
+
+def _form(node: Node) -> Any:
+    shapes = tuple(None if each is None else each.shape for each in node.inputs)
+    return node.op, node.attrs, shapes
+
+
+def _kernels(
+    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    found: dict[KernelSpec, None] = {}
     if node.op == "turned_gemm":
         found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
     most = shapes_class(sizes).get("seq", 0)
-    for seq in range(most, most // 2, -max(most // (2 * _LENGTHS), 1)):
+    # A choice changes where another row of tiles begins.
+    rows = max(_problem(node, {**sizes, "seq": 1}).m, 1)
+    step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
+    for seq in range(most, most // 2, -step):
         problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
         if node.op == "turned_gemm" and not _turns(problem, node, facts):
             problem = _unturned(problem)
@@ -140,8 +157,11 @@ def _unturned(problem: Problem) -> Problem:
     return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
 
 
-_LENGTHS = 32
-"""Lengths of a class that are looked at."""
+_ROWS = 64
+"""Of the smallest tile."""
+
+_LENGTHS = 512
+"""Lengths of a class that are looked at, at most; one takes a fifth of a millisecond."""
 
 
 def _layout(problem: Problem) -> gemm_sm90.Layout | None:

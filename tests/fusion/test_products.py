@@ -21,7 +21,10 @@ from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Graph, Node
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
-from stof_cupy.ops import gemm, gemm_sm80, gemm_sm90
+from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
+from stof_cupy.ops import gemm, gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_sm90 import Layout
 from tests.fusion.test_tune import H100
 
 MACHINE = machine_of(H100)
@@ -165,8 +168,10 @@ def test_what_is_likely_is_a_part_of_all_that_can_be_timed() -> None:
     space = PieceSpace(chain, Piece(0, len(chain)), SITE)
     rules = {space.key(span): len(space.settings(span)) for span in space.rules()}
     others = {space.key(span) for span in space.segments()} - rules.keys()
-    likely, every = [*space.ways(likely=True)], [*space.ways()]
+    likely, every = [*space.ways(Budget())], [*space.ways()]
     assert len(likely) == sum(rules.values()) + len(others) < len(every)
+    two = [*space.ways(Budget(choices=2))]
+    assert len(two) == sum(min(n, 2) for n in rules.values()) + len(others) < len(likely)
 
 
 def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> None:
@@ -181,11 +186,28 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
     assert times == sorted(times, key=float) and times[0] is not None  # type: ignore[arg-type]
     plain = products.predicted([product(3072, 2048)], SIZES, MACHINE, ())
     assert plain is not None and times[0] > plain
-    names = [each.name for each in products.kernels(node, SIZES, "bfloat16", H100)]
+    names = [each.name for each in products.kernels([node], SIZES, "bfloat16", H100)]
     assert names[0] == "rotary_bf16" and all("_turned64" in name for name in names[1:])
     # Heads of 128 leave a few rows too few tiles: there the product is a plain one.
     wide = g.constant("wide", np.zeros((6144, 4096), np.float32))
     how = {"frequency": np.ones(64), "heads": 40, "head_dim": 128}
     y = g.turned_gemm(g.input("y", ("batch", "seq", 4096), "float"), wide, at, **how)
-    names = [each.name for each in products.kernels(y, {"batch": 1, "seq": 16}, "bfloat16", H100)]
+    names = [
+        each.name for each in products.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
+    ]
     assert len(names) > 1 and not any("turned" in name for name in names)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 16])
+def test_no_length_of_a_class_asks_for_another_kernel(batch: int) -> None:
+    node = product(2304, 768)
+    ahead = products.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
+    for seq in range(1025, 2049):
+        problem = Problem("bfloat16", batch * seq, 2304, 768, products._kind(node))
+        choice = gemm_model.choose(problem, Layout(), H100)
+        spec = (
+            choice.spec(problem)
+            if isinstance(choice, gemm_sm80.Config)
+            else gemm_sm90_spec("bfloat16", choice.config, problem.epilogue)
+        )
+        assert spec in ahead

@@ -176,7 +176,7 @@ def lengths(config: dict[str, Any]) -> dict[str, list[str]]:
     from stof_cupy.fusion import bench
 
     ahead: list[str] = []
-    bench.compile_ahead = lambda specs, arch: ahead.extend(  # type: ignore[assignment]
+    bench.compile_ahead = lambda specs, arch, later: ahead.extend(  # type: ignore[assignment]
         spec.name for spec in specs
     )
     wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
