@@ -60,8 +60,8 @@ class Budget:
         competes with is not timed at others.
     rounds : int
         Iterations of stage 2 at most.
-    choices : int or None
-        Settings of a segment that are looked at, those first that analysis holds best.
+    choices : int
+        Settings of a segment that are looked at: those that analysis holds best.
     """
 
     seconds: float = math.inf
@@ -69,7 +69,7 @@ class Budget:
     prune: float = 2.0
     hope: float = 1.15
     rounds: int = 32
-    choices: int | None = None
+    choices: int = 6
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,6 @@ Setting: TypeAlias = "tuple[tuple[str, int], ...]"
 CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
 """Tiles of the GEMM for every GPU, then configurations of Hopper's."""
 
-_MOST = 6
-"""Settings of a product that are worth a look: what the model holds best."""
-
-
 def is_product(nodes: Sequence[Node]) -> bool:
     """Whether operators are one product by a constant."""
     if len(nodes) != 1 or nodes[0].op not in ("gemm", "turned_gemm"):
@@ -68,7 +64,7 @@ def settings(
     found = _estimates(_problem(nodes[0], sizes), machine.facts)
     # One that turns may as well be two kernels, which the empty setting can choose.
     free = ((),) if nodes[0].op == "turned_gemm" else ()
-    return (*free, *tuple(found)[:_MOST]) or ((),)
+    return (*free, *found) or ((),)
 
 
 def predicted(

@@ -29,8 +29,8 @@ MODES: Mapping[str, Budget | None] = MappingProxyType(
     {
         "off": None,
         # A setting more is a kernel more to compile, which takes longer than to time it.
-        "fast": Budget(seconds=4.0, samples=2, rounds=4, choices=3),
-        "full": Budget(seconds=120.0, samples=5, rounds=32),
+        "fast": Budget(seconds=4.0, samples=2, rounds=4, choices=4),
+        "full": Budget(seconds=120.0, samples=5, rounds=32, choices=12),
     }
 )
 """What each word of ``tune=`` may spend on a graph; None: the exact rewrites alone."""
