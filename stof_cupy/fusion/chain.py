@@ -20,7 +20,7 @@ __all__ = ["ROWS", "TEMPLATES", "Chain", "Template"]
 
 ROWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "gemm": ("x", "residual"),
+        "gemm": ("x", "residual", "statistics"),
         "layer_norm": ("x",),
         "add": ("x", "y"),
         "gelu": ("x",),
@@ -32,6 +32,7 @@ ROWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "silu": ("x",),
         "relu": ("x",),
         "softcap": ("x",),
+        "row_statistics": ("x",),
     }
 )
 """Operators that compute each row from the same row of these ports, and from all of the others.

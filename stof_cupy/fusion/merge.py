@@ -72,8 +72,8 @@ def merge_products(graph: Graph) -> Graph:
     readers = readers_of(graph)
     for node in graph.nodes():
         if node.op == "gemm":
-            x, w, bias, residual = node.inputs
-            plain = w is not None and w.op == "constant" and residual is None
+            x, w, bias, *others = node.inputs
+            plain = w is not None and w.op == "constant" and not any(others)
             constant_bias = bias is None or bias.op == "constant"
             whole = not dict(node.attrs)["gated"]  # whose halves belong together
             if plain and constant_bias and whole and takes_strides(node, readers):
@@ -208,9 +208,9 @@ def _is_plain(node: Node, uses: Mapping[Node, int]) -> bool:
     """Whether a node is a product by constants and no more, which is read once."""
     if node.op != "gemm" or uses[node] != 1:
         return False
-    _, w, bias, residual = node.inputs
+    _, w, bias, *others = node.inputs
     constants = all(each is None or each.op == "constant" for each in (w, bias))
-    return constants and residual is None and dict(node.attrs)["activation"] is None
+    return constants and not any(others) and dict(node.attrs)["activation"] is None
 
 
 def gemm_of_matmul(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
@@ -239,7 +239,8 @@ def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | No
     constants = [parts[name] for name in ("w", "bias") if parts[name] is not None]
     if any(each is None or each.op != "constant" for each in constants):
         return None
-    if parts["residual"] is not None or dict(product.attrs)["activation"] is not None:
+    others = (parts["residual"], parts["statistics"], dict(product.attrs)["activation"])
+    if any(each is not None for each in others):
         return None
     factor = dict(node.attrs)["factor"]
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.graph import Node
 from stof_cupy.graph.memory import bound
-from stof_cupy.graph.turned import in_one, turn_of
+from stof_cupy.graph.turned import in_one, normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
@@ -35,6 +35,7 @@ Setting: TypeAlias = "tuple[tuple[str, int], ...]"
 
 CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
 """Tiles of the GEMM for every GPU, then configurations of Hopper's."""
+
 
 def is_product(nodes: Sequence[Node]) -> bool:
     """Whether operators are one product by a constant."""
@@ -89,13 +90,15 @@ def _kind(node: Node) -> EpilogueKind:
     attrs = dict(node.attrs)
     if node.op == "turned_gemm":
         turn = turn_of(None, None, **attrs)
-        return EpilogueKind(bias=node.inputs[3] is not None, rotary=turn.kind)
-    _, _, bias, residual = node.inputs
+        _, _, _, bias, statistics = node.inputs
+        return EpilogueKind(bias=bias is not None, rotary=turn.kind, normed=statistics is not None)
+    _, _, bias, residual, statistics = node.inputs
     return EpilogueKind(
         bias=bias is not None,
         activation=attrs["activation"],
         gated=attrs["gated"],
         residual=residual is not None,
+        normed=statistics is not None,
     )
 
 
@@ -209,16 +212,26 @@ def build(
         return _launch(problem, x, w.T, epilogue, out, chosen)
 
     def run(
-        x: Array, w: Array, bias: Array | None, residual: Array | None, out: Array | None = None
+        x: Array,
+        w: Array,
+        bias: Array | None,
+        residual: Array | None,
+        statistics: Array | None = None,
+        out: Array | None = None,
     ) -> Array:
-        epilogue = Epilogue(bias, attrs["activation"], residual, gated=attrs["gated"])
-        return multiply(x, w, epilogue, out)
+        how = {"gated": attrs["gated"], "normed": normed_by(statistics, w)}
+        return multiply(x, w, Epilogue(bias, attrs["activation"], residual, **how), out)
 
     def turned(
-        x: Array, w: Array, positions: Array, bias: Array | None, out: Array | None = None
+        x: Array,
+        w: Array,
+        positions: Array,
+        bias: Array | None,
+        statistics: Array | None = None,
+        out: Array | None = None,
     ) -> Array:
         turn = turn_of(positions, x.device.id, **attrs)
-        return multiply(x, w, Epilogue(bias, rotary=turn), out)
+        return multiply(x, w, Epilogue(bias, rotary=turn, normed=normed_by(statistics, w)), out)
 
     return turned if nodes[0].op == "turned_gemm" else run
 

@@ -8,11 +8,13 @@ from typing import Any, TypeAlias
 
 from stof_cupy.graph import meaning, primitives
 from stof_cupy.graph.calls_decoder import DECODER_CALLS
+from stof_cupy.graph.turned import normed_by
 from stof_cupy.ops.attention import attention
 from stof_cupy.ops.elementwise import add, gelu
 from stof_cupy.ops.embedding import embedding
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm
+from stof_cupy.ops.gemm_fold import row_statistics
 from stof_cupy.ops.norm import layer_norm
 from stof_cupy.ops.relative_bias import RelativeBias
 
@@ -26,14 +28,20 @@ def _gemm(
     w: Array,
     bias: Array | None,
     residual: Array | None,
+    statistics: Array | None = None,
     *,
     activation: str | None,
     gated: bool,
     out: Array | None = None,
 ) -> Array:
-    plain = bias is None and residual is None and activation is None
-    epilogue = None if plain else Epilogue(bias, activation, residual, gated=gated)
+    plain = all(each is None for each in (bias, residual, statistics, activation))
+    normed = normed_by(statistics, w)
+    epilogue = None if plain else Epilogue(bias, activation, residual, gated=gated, normed=normed)
     return gemm(x, w.T, epilogue=epilogue, out=out)
+
+
+def _row_statistics(x: Array, *, eps: float, centred: bool) -> Array:
+    return row_statistics(x, eps=eps, centred=centred).reshape(*x.shape[:-1], 2)
 
 
 def _attention(
@@ -80,6 +88,7 @@ def _embedding(
 CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
     {
         "gemm": _gemm,
+        "row_statistics": _row_statistics,
         "attention": _attention,
         "layer_norm": layer_norm,
         "add": add,

@@ -97,10 +97,10 @@ class Program:
         kinds = {name: node.dtype for name, node in self.graph.inputs.items()}
         self._arrays = {name for name, kind in kinds.items() if kind != "mask"}
         self._caches = {name for name, kind in kinds.items() if kind == "cache"}
-        self._ready: dict[tuple[int, ...], Ready] = {}
+        self._ready: dict[tuple[int | str, ...], Ready] = {}
         self._packed: list[Program | None] = []
         self._lock = threading.RLock()
-        self._making: dict[tuple[int, ...], threading.Lock] = {}
+        self._making: dict[tuple[int | str, ...], threading.Lock] = {}
         self._closed = False
         # Makes sure that all of this can run before the first run, and puts the weights there.
         hint = "use a type of fewer bytes, or another device"
@@ -265,10 +265,10 @@ class Program:
         """Return what runs such inputs, made when their class of shapes is first met."""
         sizes = sizes_of(self.graph, inputs)
         # Caches grow by a token a run: no class of shapes is worth a search.
-        classed = (self.options.tune != "off" or self.device is not None) and not self._writes(
-            inputs
-        )
-        key = tuple(shapes_class(sizes).values()) if classed else ()
+        steps = self._writes(inputs)
+        classed = (self.options.tune != "off" or self.device is not None) and not steps
+        key: tuple[int | str, ...] = ("steps",) if steps else ()
+        key = tuple(shapes_class(sizes).values()) if classed else key
         with self._lock:
             ready = self._open(key)
             making = self._making.setdefault(key, threading.Lock())
@@ -281,13 +281,14 @@ class Program:
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
                 where = (self.backend, self.dtype, self.device, self._uploads)
                 with on_device(self.device):
-                    ready = Ready.made(self.graph, known, inputs, self.options, *where, classed)
+                    how = (self.options, *where, classed, steps)
+                    ready = Ready.made(self.graph, known, inputs, *how)
                 with self._lock:
                     if not self._closed:
                         self._ready[key] = ready
             return ready
 
-    def _open(self, key: tuple[int, ...]) -> Ready | None:
+    def _open(self, key: tuple[int | str, ...]) -> Ready | None:
         """Return what was made for a class of shapes; refuse if the program is closed."""
         if self._closed:
             raise ArgumentError(mismatch("program", "one that is closed", "an open one"))
