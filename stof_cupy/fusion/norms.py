@@ -10,7 +10,7 @@ of the norm is the deviation of each row, which takes one pass that writes next 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Replacement, substitute
 
-__all__ = ["fold_norms"]
+__all__ = ["fold_norms", "tell_statistics"]
 
 _PRODUCTS = ("gemm", "turned_gemm")
 
@@ -59,6 +59,41 @@ def fold_norms(graph: Graph) -> Graph:
             products = dict.fromkeys(user for user, _ in readers[norm])
             found |= {product: folded.replacement(norm, product) for product in products}
     return substitute(lambda node, uses: found.get(node), graph)
+
+
+def tell_statistics(graph: Graph) -> Graph:
+    """Let products tell the statistics of their rows, of which only pieces are merged then.
+
+    Parameters
+    ----------
+    graph : Graph
+        After `fold_norms` and `fuse_epilogues`; left as it is.
+    """
+    readers = readers_of(graph)
+
+    def tells(node: Node | None) -> bool:
+        if node is None or node.op != "gemm" or dict(node.attrs)["gated"]:
+            return False
+        return any(user.op == "row_statistics" for user, _ in readers[node])
+
+    def told(node: Node, read: str, **attrs: Any) -> Replacement:
+        activation = dict(node.attrs)["activation"]
+
+        def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+            product = graph.apply("told_gemm", *new, activation=activation)
+            return graph.apply(read, product, **attrs)
+
+        return Replacement(node.inputs, build)
+
+    def match(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+        if tells(node):
+            return told(node, "told_rows")
+        source = node.inputs[0] if node.op == "row_statistics" else None
+        if source is None or not tells(source):
+            return None
+        return told(source, "told_statistics", **dict(node.attrs))
+
+    return substitute(match, graph)
 
 
 def _products_alone(norm: Node, readers: Sequence[tuple[Node, str]]) -> bool:

@@ -18,13 +18,14 @@ from stof_cupy.graph import Node
 from stof_cupy.graph.memory import bound
 from stof_cupy.graph.turned import in_one, normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.jit.decoder_kernels import FEW_ROWS
 from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
 from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
@@ -62,10 +63,27 @@ def settings(
     """
     if machine.facts is None:
         return ((),)
-    found = _estimates(_problem(nodes[0], sizes), machine.facts)
+    problem = _problem(nodes[0], sizes)
+    found = _estimates(problem, machine.facts)
     # One that turns may as well be two kernels, which the empty setting can choose.
-    free = ((),) if nodes[0].op == "turned_gemm" else ()
+    turns = nodes[0].op == "turned_gemm"
+    free = ((),) if turns or _has_another(problem, found, machine.facts) else ()
     return (*free, *found) or ((),)
+
+
+def _has_another(problem: Problem, found: Mapping[Setting, float], facts: DeviceFacts) -> bool:
+    """Whether `gemm` itself may choose what no setting names, or what the model does not expect.
+
+    That is a kernel for few rows, cuBLASLt, or what was measured to be the fastest.
+    """
+    if problem.m <= FEW_ROWS[-1]:
+        return True
+    best = next(iter(found), None)
+    for dtype in ("float16", "bfloat16"):
+        own = gemm_choice.choices(replace(problem, dtype=dtype), _layout(problem), facts)[0]
+        if not isinstance(own, gemm_sm80.Config | gemm_sm90.Plan) or _setting(own) != best:
+            return True
+    return False
 
 
 def predicted(

@@ -66,6 +66,27 @@ _TABLE = (
         "Mean of the last axis, and ``1 / sqrt(variance + eps)``; not centred, the mean is 0.",
     ),
     OpDef(
+        "told_gemm", "CI", ports("x w", "bias residual statistics"),
+        (Attr("activation", *one_of(None, "gelu", "gelu_tanh", "relu", "silu"), default=None),),
+        shapes.told_gemm, meaning.told_gemm,
+        "As gemm, with what it tells of its rows: for told_rows and told_statistics alone.",
+        dtype="told",
+    ),
+    OpDef(
+        "told_rows", "view", ports("x:told"), (),
+        shapes.elementwise, meaning.told_rows,
+        "The rows of a told_gemm.",
+    ),
+    OpDef(
+        "told_statistics", "MI", ports("x:told"),
+        (
+            Attr("eps", "a positive number", positive_float),
+            Attr("centred", "True or False", flag, default=True),
+        ),
+        shapes.row_statistics, meaning.told_statistics,
+        "The row_statistics of a told_gemm, without another look at its rows.",
+    ),
+    OpDef(
         "attention", "CI", ports("q k v", "mask:mask lengths:lengths relative_bias"),
         (
             Attr("scale", "a finite number, or None: 1 / sqrt(head_dim)", finite_or_none, None),

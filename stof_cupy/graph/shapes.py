@@ -75,6 +75,11 @@ def gemm(shapes: Shapes, attrs: Attrs) -> Shape:
     return out
 
 
+def told_gemm(shapes: Shapes, attrs: Attrs) -> Shape:
+    """As gemm."""
+    return gemm(shapes, {**attrs, "gated": False})
+
+
 def row_statistics(shapes: Shapes, attrs: Attrs) -> Shape:
     """``x (..., C) -> (..., 2)``."""
     return (*ranked(shapes, "x")[:-1], 2)

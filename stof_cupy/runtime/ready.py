@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
 from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
 from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.few_rows import few_row_pieces
-from stof_cupy.fusion.norms import fold_norms
+from stof_cupy.fusion.lower import Lowered
+from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
@@ -137,6 +138,8 @@ class Ready:
             store=None if mode == "off" else options.store or SchemeStore(),
             watch=options.watch,
         )
+        if options.fold_norms and not steps and not tuned.lowered.fused:  # else kernels are chosen
+            tuned = replace(tuned, lowered=Lowered(tell_statistics(tuned.lowered.graph), ()))
         site.compile(tuned.lowered, lengths=classed)
         return cls.of(tuned, site)
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stof_cupy import models
+from stof_cupy.errors import GraphError
 from stof_cupy.fusion import structured
-from stof_cupy.fusion.norms import fold_norms
+from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.fusion.rewrites import fuse_epilogues
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, Node, meaning
@@ -92,6 +93,45 @@ def test_what_is_no_constant_stays() -> None:
         y = g.gemm(g.rms_norm(x, made["gain"], eps=0.1), made["w"], made["bias"])
         g.output("y", y)
         assert "row_statistics" not in ops(fold_norms(g))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.booleans(), st.booleans(), st.sampled_from([None, "gelu"]), st.sampled_from([6, 64, 130]))
+def test_products_tell(centred: bool, residual: bool, activation: str | None, width: int) -> None:
+    """Whoever reads the product gets its rows, its norms what it tells."""
+    g = Graph("told")
+    x = g.input("x", ("batch", "seq", width), "float")
+    w, gain = constant(g, "w", width, width), constant(g, "gain", width)
+    y = g.gemm(x, w, None, x if residual else None, activation=activation)
+    norms = [
+        g.layer_norm(y, gain, gain, eps=eps) if centred else g.rms_norm(y, gain, eps=eps)
+        for eps in (0.1, 0.2)
+    ]
+    z = g.add(g.gemm(norms[0], w), g.gemm(norms[1], w))
+    g.output("z", g.layer_norm(g.gemm(z, w, None, y), gain, gain, eps=0.1))
+    g.output("y", y)
+    told = tell_statistics(fuse_epilogues(fold_norms(g)))
+    found = Counter(node.op for node in told.nodes())
+    assert found["told_gemm"] == found["told_rows"] == 1 and found["told_statistics"] == 2
+    assert not found["row_statistics"] and found["layer_norm"] == 1
+    given = {"x": np.random.default_rng(0).standard_normal((2, 5, width))}
+    exact = meaning.evaluate(g, given)
+    close(meaning.evaluate(told, given), exact, 1e-4)
+    for arena in (False, True):
+        run = Executor(told, backend="numpy", arena=arena).run
+        close(run({"x": given["x"].astype(np.float32)}), exact, 2e-4)
+
+
+def test_what_is_told_is_no_array() -> None:
+    g = Graph("told")
+    x = g.input("x", ("seq", WIDTH), "float")
+    told = g.told_gemm(x, constant(g, "w", WIDTH, WIDTH))
+    with pytest.raises(GraphError, match=r"add: x: got .*, expected dtype float"):
+        g.add(told, x)
+    with pytest.raises(GraphError, match="output 'y': got told"):
+        g.output("y", told)
+    with pytest.raises(GraphError, match=r"told_rows: x: got .*, expected dtype told"):
+        g.told_rows(x)
 
 
 FAMILIES = {"gpt2": (GPT2, 4, 1), "llama": (LLAMA, 4, 1), "t5": (T5, 4, 1), "bert": (BERT, 0, 5)}

@@ -22,9 +22,10 @@ from stof_cupy.graph import Graph, Node
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
 from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
-from stof_cupy.ops import gemm, gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_sm90 import Layout
+from stof_cupy.ops.gemm_vendor import Vendor
 from tests.fusion.test_tune import H100
 
 MACHINE = machine_of(H100)
@@ -211,3 +212,15 @@ def test_no_length_of_a_class_asks_for_another_kernel(batch: int) -> None:
             else gemm_sm90_spec("bfloat16", choice.config, problem.epilogue)
         )
         assert spec in ahead
+
+
+def test_what_gemm_itself_would_choose_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for few rows, and what was measured, are no settings, and may be the fastest."""
+    node = product()
+    assert () not in products.settings([node], SIZES, MACHINE)
+    assert products.settings([node], {"batch": 1, "seq": 2}, MACHINE)[0] == ()
+    best, other = gemm_model.explain(products._problem(node, SIZES), Layout(), H100)[:2]
+    for own in (other.choice, Vendor(0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(gemm_choice, "choices", lambda *_, own=own: (own, best.choice))
+            assert products.settings([node], SIZES, MACHINE)[0] == ()
