@@ -198,13 +198,15 @@ class Program:
         """
         if repeat < 1:
             raise ArgumentError(mismatch("repeat", repeat, "at least 1"))
-        executor = self._for(inputs).plain
+        ready = self._for(inputs)
+        executor = ready.plain
         executor.run(inputs)
         clock = clock_of(self.device)
         began = time.perf_counter()
         for _ in range(repeat):
             executor.run(inputs, around=clock)
-        return clock.profile(repeat, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        return clock.profile(repeat, took).of(ready.tuned.lowered.fused)
 
     def close(self) -> None:
         """Free the weights and recordings; what is asked of it then is refused."""
