@@ -179,6 +179,7 @@ class Program:
         lines = [shown.show()]
         for ready in made:
             lines.append(str(ready.tuned.report))
+            ready.placed.plan(ready.site.sizes)  # which is the least that there is to say
             for plan in ready.placed.plans:
                 sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
                 lines.append(f"memory at {sizes}: {plan}")
