@@ -90,7 +90,7 @@ class Site:
     def compile(self, *graphs: Lowered, lengths: bool = False) -> None:
         """Compile what graphs ask for, several kernels at a time; without a GPU there is nothing.
 
-        Not where masks are built by a run: those keep what kernels made of them.
+        Attention by masks that a run builds is not: those keep what kernels made of them.
 
         Parameters
         ----------
@@ -99,16 +99,21 @@ class Site:
             Whether to compile what is asked for at other lengths of the class, too: by products,
             and by attention where there is no mask, which would be of one length.
         """
-        given = (each for each in self.inputs.values() if each is not None)
         facts = self.machine.facts
-        if facts is None or self.device is None or not all(map(_is_of_the_host, given)):
+        if facts is None or self.device is None:
             return
-        specs = [spec for each in graphs for spec in self.kernels(each)]
+        inputs = {name: each for name, each in self.inputs.items() if _is_of_the_host(each)}
+        built = len(inputs) < sum(each is not None for each in self.inputs.values())
+        site = replace(self, inputs=inputs)
+        specs = [spec for each in graphs for spec in site.kernels(each)]
+        if built:  # which attention runs then is another one
+            specs = [spec for spec in specs if not spec.name.startswith("attention")]
         if lengths:
             for each in graphs:
                 left = each.left_to_the_model()
                 specs += products.kernels(left, self.sizes, self.dtype, facts)
-            if not any(isinstance(each, BsrMask | MaskStack) for each in self.inputs.values()):
+            masked = any(isinstance(each, BsrMask | MaskStack) for each in inputs.values())
+            if not built and not masked:
                 specs += self._attention(graphs)
         compile_ahead(specs, facts.arch, later=lengths)
 
