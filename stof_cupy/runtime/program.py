@@ -185,6 +185,7 @@ class Program:
                 lines.append(f"memory at {sizes}: {plan}")
         if self._recordings is not None:
             lines.append(str(self._recordings))
+        lines += [f"sequences one after another: {p.explain()}" for p in self._packed if p]
         return "\n".join(lines)
 
     def profile(self, inputs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
