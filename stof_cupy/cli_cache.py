@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import time
+import uuid
 import zipfile
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stof_cupy import env
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.terminal import show_fields, title
+
+if TYPE_CHECKING:
+    from stof_cupy.engine import TransformerEngine
 
 __all__ = ["add_command"]
 
@@ -48,7 +53,13 @@ def add_command(commands: Any) -> None:
     warm.add_argument("model", nargs="?", metavar="MODEL", help="checkpoint directory, or 'minilm'")
     warm.add_argument("--from", dest="file", type=Path, metavar="FILE.zip", help="exported file")
     warm.add_argument("--batch", type=int, default=1, help="sequences (default: 1)")
-    warm.add_argument("--seq", type=int, nargs="+", default=[128], help="lengths (default: 128)")
+    warm.add_argument(
+        "--seq",
+        type=int,
+        nargs="+",
+        default=[128],
+        help="lengths of text (default: 128)",
+    )
     warm.add_argument("--mask", help="attention mask, e.g. sliding:w=64 (default: full)")
     warm.add_argument("--tune", default="fast", help="off, fast or full (default: fast)")
     warm.add_argument("--backend", default="auto", help="auto, cuda or numpy (default: auto)")
@@ -133,10 +144,20 @@ def _warm(args: argparse.Namespace) -> None:
         tune=args.tune,
         progress=True,
     )
-    for seq in args.seq:
+    for name, x in _examples(engine, args.batch, args.seq).items():
         start = time.perf_counter()
-        engine.run(np.zeros((args.batch, seq), np.int32), mask=args.mask)
-        show_fields({f"{args.batch} x {seq}": f"ready in {time.perf_counter() - start:.2f} s"})
+        engine.run(x, mask=args.mask)
+        show_fields({name: f"ready in {time.perf_counter() - start:.2f} s"})
+
+
+def _examples(engine: TransformerEngine, batch: int, lengths: list[int]) -> dict[str, Any]:
+    """Return what to run, by how it is called: tokens of each length; images have a size."""
+    if "image_size" not in engine.config:
+        return {f"{batch} x {seq}": np.zeros((batch, seq), np.int32) for seq in lengths}
+    size = engine.config["image_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    shape = (batch, engine.config.get("num_channels", 3), height, width)
+    return {f"{batch} x {height}x{width}": np.zeros(shape, np.float32)}
 
 
 def _take_in(file: Path) -> None:
@@ -144,19 +165,24 @@ def _take_in(file: Path) -> None:
     root, count = env.cache_dir(), 0
     try:
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                parts = PurePosixPath(member.filename).parts
-                if member.is_dir():
-                    continue
-                if len(parts) < 2 or parts[0] not in _ROOMS or ".." in parts:
-                    raise ArgumentError(
-                        mismatch(str(file), f"a file {member.filename!r}", "an exported cache")
-                    )
-                to = root.joinpath(*parts)
+            members = [each for each in archive.infolist() if not each.is_dir()]
+            places = [_place(file, each.filename) for each in members]  # all, before any is written
+            for member, place in zip(members, places, strict=True):
+                to = root / place
                 if not to.exists():
                     to.parent.mkdir(parents=True, exist_ok=True)
-                    to.write_bytes(archive.read(member))
+                    aside = to.with_name(f"{to.name}.{uuid.uuid4().hex[:8]}.tmp")
+                    aside.write_bytes(archive.read(member))
+                    os.replace(aside, to)  # others may look for it meanwhile
                     count += 1
     except zipfile.BadZipFile as bad:
         raise ArgumentError(mismatch(str(file), "no zip file", "an exported cache")) from bad
     show_fields({"taken in": f"{count} files"})
+
+
+def _place(file: Path, name: str) -> Path:
+    """Return where a file of an export belongs, from the cache's directory."""
+    parts = PurePosixPath(name).parts
+    if len(parts) < 2 or parts[0] not in _ROOMS or ".." in parts:
+        raise ArgumentError(mismatch(str(file), f"a file {name!r}", "an exported cache"))
+    return Path(*parts)

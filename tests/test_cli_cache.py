@@ -83,6 +83,19 @@ def test_warm_list_export_clear_and_take_in(capsys, cache, model, tmp_path):
     assert {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()} == before
 
 
+def test_an_image_encoder_is_warmed_at_its_size(capsys, cache, model):
+    config = {
+        "model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 24, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "image_size": 16,
+        "patch_size": 8, "num_channels": 3, "qkv_bias": True,
+    }  # fmt: skip
+    save = pytest.importorskip("safetensors.numpy").save_file
+    save(models.random_weights(config), model / "model.safetensors")
+    (model / "config.json").write_text(json.dumps(config))
+    status, text = run(capsys, "warm", model, "--backend", "numpy", "--batch", "2")
+    assert status == 0 and "2 x 16x16" in text and list((cache / "schemes").iterdir())
+
+
 def test_clear_takes_what_it_is_told(capsys, cache):
     for room in ("kernels", "schemes", "models"):
         (cache / room).mkdir(parents=True)
@@ -123,5 +136,9 @@ def test_what_no_export_makes_is_refused(capsys, cache, tmp_path, name):
     status, text = run(capsys, "warm", "--from", bad)
     assert status == 1 and "expected an exported cache" in text
     assert not cache.exists() and not (tmp_path / "evil").exists()
+    with zipfile.ZipFile(bad, "w") as archive:
+        archive.writestr("schemes/good.json", "{}")
+        archive.writestr(name, "x")
+    assert run(capsys, "warm", "--from", bad)[0] == 1 and not cache.exists()
     (tmp_path / "text.zip").write_text("no zip")
     assert "no zip file" in run(capsys, "warm", "--from", tmp_path / "text.zip")[1]

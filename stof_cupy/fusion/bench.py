@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from stof_cupy.fusion import products
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
-from stof_cupy.fusion.ledger import Span
+from stof_cupy.fusion.ledger import Budget, Span
 from stof_cupy.fusion.lower import Lowered, fused_by, lower_one
 from stof_cupy.fusion.pieces import Piece
 from stof_cupy.graph import Executor, Graph, Node
@@ -89,7 +90,7 @@ class Site:
     def compile(self, *graphs: Lowered, lengths: bool = False) -> None:
         """Compile what graphs ask for, several kernels at a time; without a GPU there is nothing.
 
-        Not where masks are built by a run: those keep what kernels made of them.
+        Attention by masks that a run builds is not: those keep what kernels made of them.
 
         Parameters
         ----------
@@ -98,17 +99,23 @@ class Site:
             Whether to compile what is asked for at other lengths of the class, too: by products,
             and by attention where there is no mask, which would be of one length.
         """
-        given = (each for each in self.inputs.values() if each is not None)
         facts = self.machine.facts
-        if facts is None or self.device is None or not all(map(_is_of_the_host, given)):
+        if facts is None or self.device is None:
             return
-        specs = [spec for each in graphs for spec in self.kernels(each)]
+        inputs = {name: each for name, each in self.inputs.items() if _is_of_the_host(each)}
+        built = len(inputs) < sum(each is not None for each in self.inputs.values())
+        site = replace(self, inputs=inputs)
+        specs = [spec for each in graphs for spec in site.kernels(each)]
+        if built:  # which attention runs then is another one
+            specs = [spec for spec in specs if not spec.name.startswith("attention")]
         if lengths:
-            for node in (node for each in graphs for node in each.left_to_the_model()):
-                specs += products.kernels(node, self.sizes, self.dtype, facts)
-            if not any(isinstance(each, BsrMask | MaskStack) for each in self.inputs.values()):
+            for each in graphs:
+                left = each.left_to_the_model()
+                specs += products.kernels(left, self.sizes, self.dtype, facts)
+            masked = any(isinstance(each, BsrMask | MaskStack) for each in inputs.values())
+            if not built and not masked:
                 specs += self._attention(graphs)
-        compile_ahead(specs, facts.arch)
+        compile_ahead(specs, facts.arch, later=lengths)
 
     def _attention(self, graphs: Iterable[Lowered]) -> Iterator[KernelSpec]:
         """Yield what each distinct attention asks for at some lengths of the class."""
@@ -161,7 +168,8 @@ def example_inputs(graph: Graph, site: Site) -> dict[str, Any]:
             inputs[name] = site.inputs.get(name)
             continue
         shape = bound(node.shape, site.sizes)
-        block = np.zeros(_BLOCK, np.int32) if node.dtype == "int" else _normal(site)
+        drawn = "float32" if site.device is None else site.dtype
+        block = np.zeros(_BLOCK, np.int32) if node.dtype == "int" else _normal(drawn)
         inputs[name] = np.resize(block, shape) if site.device is None else _tiled(block, shape)
     return inputs
 
@@ -170,9 +178,9 @@ _BLOCK = 1 << 16
 """Numbers that are drawn, and repeated: drawing as many as there are takes longer than a search."""
 
 
-def _normal(site: Site) -> np.ndarray[Any, Any]:
-    drawn = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
-    return drawn if site.device is None else drawn.astype(as_dtype(site.dtype))
+@lru_cache(maxsize=4)
+def _normal(dtype: str) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal(_BLOCK, np.float32).astype(as_dtype(dtype))
 
 
 def _tiled(block: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Any:
@@ -244,16 +252,19 @@ class PieceSpace:
             return self.predicted(span, setting)
         return self._site.seconds(self._set(span, setting))
 
-    def ways(self, *, likely: bool = False) -> Iterator[Lowered]:
+    def ways(self, budget: Budget | None = None) -> Iterator[Lowered]:
         """Yield distinct segments at all their settings.
 
-        `likely`, those that are not of the rules at the one that analysis holds best alone: a
-        search times them at others only if they win at that.
+        With a budget at those alone that a search is likely to time: segments that are not of the
+        rules at the one that analysis holds best, as they are timed at others only if they win at
+        that.
         """
         rules = {self.key(span) for span in self.rules()}
         for key, span in {self.key(span): span for span in self._segments}.items():
             settings = self.settings(span)
-            for setting in settings[:1] if likely and key not in rules else settings:
+            if budget is not None:
+                settings = settings[: budget.choices if key in rules else 1]
+            for setting in settings:
                 yield self._set(span, setting)
 
     def _set(self, span: Span, setting: Setting) -> Lowered:

@@ -20,7 +20,7 @@ __all__ = ["ROWS", "TEMPLATES", "Chain", "Template"]
 
 ROWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "gemm": ("x", "residual"),
+        "gemm": ("x", "residual", "statistics"),
         "layer_norm": ("x",),
         "add": ("x", "y"),
         "gelu": ("x",),
@@ -32,6 +32,7 @@ ROWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "silu": ("x",),
         "relu": ("x",),
         "softcap": ("x",),
+        "row_statistics": ("x",),
     }
 )
 """Operators that compute each row from the same row of these ports, and from all of the others.
@@ -202,8 +203,7 @@ def _is_attention(ops: Sequence[Node]) -> bool:
     from stof_cupy.fusion.attention import attention_of
 
     inside = dict.fromkeys(ops, 1)
-    found = attention_of(ops[-1], _Ones(inside))
-    return found is not None and ops[-2].op == "softmax"
+    return attention_of(ops[-1], _Ones(inside)) is not None
 
 
 class _Ones(dict[Node, int]):

@@ -127,6 +127,7 @@ _VECTOR: Mapping[str, tuple[float, float]] = MappingProxyType(
         "silu": (8, 4),
         "softcap": (8, 4),
         "rotary": (6, 4),
+        "row_statistics": (4, 4),
     }
 )
 """Others: flops an element, and how often NumPy passes over the data. Default: 1 and 1."""

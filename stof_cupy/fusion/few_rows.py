@@ -67,7 +67,7 @@ def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
 
 def _normed_turn(norm: Node, node: Node) -> Fused:
     attrs, eps = dict(node.attrs), dict(norm.attrs)["eps"]
-    _, weight, positions, bias = node.inputs
+    _, weight, positions, bias, _ = node.inputs
 
     def run(
         x: Array, norm: Array, w: Array, positions: Array, bias: Array | None, out: Array | None

@@ -163,7 +163,8 @@ def _product_and_norm(nodes: Sequence[Node]) -> bool:
     if [node.op for node in nodes] != ["gemm", "layer_norm"]:
         return False
     columns = nodes[0].shape[-1]
-    return isinstance(columns, int) and columns <= 2048 and not dict(nodes[0].attrs)["gated"]
+    plain = not dict(nodes[0].attrs)["gated"] and nodes[0].inputs[4] is None
+    return isinstance(columns, int) and columns <= 2048 and plain
 
 
 def _product_and_norm_seconds(
@@ -190,7 +191,7 @@ def _build_product_and_norm(
 
     def run(*arrays: Array, out: Array | None = None) -> Array:
         given: dict[Node | None, Array] = {None: None, **dict(zip(inputs, arrays, strict=True))}
-        x, w, bias, residual = (given[each] for each in product.inputs)
+        x, w, bias, residual, _ = (given[each] for each in product.inputs)
         weight, shift = (given[each] for each in norm.inputs[1:])
         epilogue = Epilogue(bias, activation, residual)
         return gemm_layer_norm(x, w.T, weight, shift, eps=eps, epilogue=epilogue, out=out)

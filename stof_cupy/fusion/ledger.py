@@ -60,6 +60,8 @@ class Budget:
         competes with is not timed at others.
     rounds : int
         Iterations of stage 2 at most.
+    choices : int
+        Settings of a segment that are looked at: those that analysis holds best.
     """
 
     seconds: float = math.inf
@@ -67,6 +69,7 @@ class Budget:
     prune: float = 2.0
     hope: float = 1.15
     rounds: int = 32
+    choices: int = 6
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,8 @@ class Ledger:
         if key not in self._by_model:
             every = sorted((self.space.predicted(span, s), s) for s in self.space.settings(span))
             limit = every[0][0] * self.budget.prune
-            self._by_model[key] = [each for each in every if each[0] <= limit]
+            likely = [each for each in every if each[0] <= limit]
+            self._by_model[key] = likely[: self.budget.choices]
             self.pruned += len(every) - len(self._by_model[key])
         return self._by_model[key]
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.fusion.attention import unscaled
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
@@ -71,8 +72,8 @@ def merge_products(graph: Graph) -> Graph:
     readers = readers_of(graph)
     for node in graph.nodes():
         if node.op == "gemm":
-            x, w, bias, residual = node.inputs
-            plain = w is not None and w.op == "constant" and residual is None
+            x, w, bias, *others = node.inputs
+            plain = w is not None and w.op == "constant" and not any(others)
             constant_bias = bias is None or bias.op == "constant"
             whole = not dict(node.attrs)["gated"]  # whose halves belong together
             if plain and constant_bias and whole and takes_strides(node, readers):
@@ -207,9 +208,9 @@ def _is_plain(node: Node, uses: Mapping[Node, int]) -> bool:
     """Whether a node is a product by constants and no more, which is read once."""
     if node.op != "gemm" or uses[node] != 1:
         return False
-    _, w, bias, residual = node.inputs
+    _, w, bias, *others = node.inputs
     constants = all(each is None or each.op == "constant" for each in (w, bias))
-    return constants and residual is None and dict(node.attrs)["activation"] is None
+    return constants and not any(others) and dict(node.attrs)["activation"] is None
 
 
 def gemm_of_matmul(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
@@ -225,7 +226,12 @@ def gemm_of_matmul(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
 
 
 def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
-    """``scale(gemm(x, w, bias))`` of constants, which nothing else reads: the constants scaled."""
+    """``scale(gemm(x, w, bias))`` and ``gemm(scale(x), w)`` of constants: the constants scaled.
+
+    Nothing else reads what is scaled; what is between a scale and the product may be views.
+    """
+    if node.op == "gemm":
+        return _scaled_operand(node, uses)
     product = node.inputs[0] if node.op == "scale" else None
     if product is None or product.op != "gemm" or uses[product] != 1:
         return None
@@ -233,7 +239,8 @@ def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | No
     constants = [parts[name] for name in ("w", "bias") if parts[name] is not None]
     if any(each is None or each.op != "constant" for each in constants):
         return None
-    if parts["residual"] is not None or dict(product.attrs)["activation"] is not None:
+    others = (parts["residual"], parts["statistics"], dict(product.attrs)["activation"])
+    if any(each is not None for each in others):
         return None
     factor = dict(node.attrs)["factor"]
 
@@ -244,3 +251,16 @@ def scale_into_weights(node: Node, uses: Mapping[Node, int]) -> Replacement | No
         return graph.apply("gemm", new[0], *scaled)
 
     return Replacement((parts["x"], parts["w"], parts["bias"]), build)
+
+
+def _scaled_operand(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
+    x, w = node.inputs[:2]
+    part = unscaled(x, uses)
+    if part is None or x is None or uses[x] != 1 or w is None or w.op != "constant":
+        return None
+
+    def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:
+        weight = graph.apply("scale", new[1], factor=part.factor)
+        return graph.apply("gemm", part.build(graph, new[0]), weight, *new[2:], **dict(node.attrs))
+
+    return Replacement((part.base, *node.inputs[1:]), build)

@@ -8,7 +8,7 @@ kept for a whole class of sizes, so that another length asks for no other kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -16,15 +16,16 @@ from typing import Any, TypeAlias
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.graph import Node
 from stof_cupy.graph.memory import bound
-from stof_cupy.graph.turned import in_one, turn_of
+from stof_cupy.graph.turned import in_one, normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.jit.decoder_kernels import FEW_ROWS
 from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
 from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
@@ -35,9 +36,6 @@ Setting: TypeAlias = "tuple[tuple[str, int], ...]"
 
 CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
 """Tiles of the GEMM for every GPU, then configurations of Hopper's."""
-
-_MOST = 6
-"""Settings of a product that are worth a look: what the model holds best."""
 
 
 def is_product(nodes: Sequence[Node]) -> bool:
@@ -65,10 +63,27 @@ def settings(
     """
     if machine.facts is None:
         return ((),)
-    found = _estimates(_problem(nodes[0], sizes), machine.facts)
+    problem = _problem(nodes[0], sizes)
+    found = _estimates(problem, machine.facts)
     # One that turns may as well be two kernels, which the empty setting can choose.
-    free = ((),) if nodes[0].op == "turned_gemm" else ()
-    return (*free, *tuple(found)[:_MOST]) or ((),)
+    turns = nodes[0].op == "turned_gemm"
+    free = ((),) if turns or _has_another(problem, found, machine.facts) else ()
+    return (*free, *found) or ((),)
+
+
+def _has_another(problem: Problem, found: Mapping[Setting, float], facts: DeviceFacts) -> bool:
+    """Whether `gemm` itself may choose what no setting names, or what the model does not expect.
+
+    That is a kernel for few rows, cuBLASLt, or what was measured to be the fastest.
+    """
+    if problem.m <= FEW_ROWS[-1]:
+        return True
+    best = next(iter(found), None)
+    for dtype in ("float16", "bfloat16"):
+        own = gemm_choice.choices(replace(problem, dtype=dtype), _layout(problem), facts)[0]
+        if not isinstance(own, gemm_sm80.Config | gemm_sm90.Plan) or _setting(own) != best:
+            return True
+    return False
 
 
 def predicted(
@@ -93,28 +108,47 @@ def _kind(node: Node) -> EpilogueKind:
     attrs = dict(node.attrs)
     if node.op == "turned_gemm":
         turn = turn_of(None, None, **attrs)
-        return EpilogueKind(bias=node.inputs[3] is not None, rotary=turn.kind)
-    _, _, bias, residual = node.inputs
+        _, _, _, bias, statistics = node.inputs
+        return EpilogueKind(bias=bias is not None, rotary=turn.kind, normed=statistics is not None)
+    _, _, bias, residual, statistics = node.inputs
     return EpilogueKind(
         bias=bias is not None,
         activation=attrs["activation"],
         gated=attrs["gated"],
         residual=residual is not None,
+        normed=statistics is not None,
     )
 
 
 def kernels(
-    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
 ) -> dict[KernelSpec, None]:
-    """Return what the model chooses for a product at some lengths of the class of `sizes`.
+    """Return what the model chooses for products at the lengths of the class of `sizes`.
 
     So that all of them are compiled when the class is first met, and none at another length of it.
     """
     found: dict[KernelSpec, None] = {}
+    for node in {_form(node): node for node in nodes}.values():  # layers are alike
+        found |= _kernels(node, sizes, dtype, facts)
+    return found
+
+
+def _form(node: Node) -> Any:
+    shapes = tuple(None if each is None else each.shape for each in node.inputs)
+    return node.op, node.attrs, shapes
+
+
+def _kernels(
+    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    found: dict[KernelSpec, None] = {}
     if node.op == "turned_gemm":
         found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
     most = shapes_class(sizes).get("seq", 0)
-    for seq in range(most, most // 2, -max(most // (2 * _LENGTHS), 1)):
+    # A choice changes where another row of tiles begins.
+    rows = max(_problem(node, {**sizes, "seq": 1}).m, 1)
+    step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
+    for seq in range(most, most // 2, -step):
         problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
         if node.op == "turned_gemm" and not _turns(problem, node, facts):
             problem = _unturned(problem)
@@ -140,8 +174,11 @@ def _unturned(problem: Problem) -> Problem:
     return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
 
 
-_LENGTHS = 32
-"""Lengths of a class that are looked at."""
+_ROWS = 64
+"""Of the smallest tile."""
+
+_LENGTHS = 512
+"""Lengths of a class that are looked at, at most; one takes a fifth of a millisecond."""
 
 
 def _layout(problem: Problem) -> gemm_sm90.Layout | None:
@@ -193,16 +230,26 @@ def build(
         return _launch(problem, x, w.T, epilogue, out, chosen)
 
     def run(
-        x: Array, w: Array, bias: Array | None, residual: Array | None, out: Array | None = None
+        x: Array,
+        w: Array,
+        bias: Array | None,
+        residual: Array | None,
+        statistics: Array | None = None,
+        out: Array | None = None,
     ) -> Array:
-        epilogue = Epilogue(bias, attrs["activation"], residual, gated=attrs["gated"])
-        return multiply(x, w, epilogue, out)
+        how = {"gated": attrs["gated"], "normed": normed_by(statistics, w)}
+        return multiply(x, w, Epilogue(bias, attrs["activation"], residual, **how), out)
 
     def turned(
-        x: Array, w: Array, positions: Array, bias: Array | None, out: Array | None = None
+        x: Array,
+        w: Array,
+        positions: Array,
+        bias: Array | None,
+        statistics: Array | None = None,
+        out: Array | None = None,
     ) -> Array:
         turn = turn_of(positions, x.device.id, **attrs)
-        return multiply(x, w, Epilogue(bias, rotary=turn), out)
+        return multiply(x, w, Epilogue(bias, rotary=turn, normed=normed_by(statistics, w)), out)
 
     return turned if nodes[0].op == "turned_gemm" else run
 

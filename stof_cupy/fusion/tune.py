@@ -28,8 +28,9 @@ __all__ = ["MODES", "Tuned", "tune"]
 MODES: Mapping[str, Budget | None] = MappingProxyType(
     {
         "off": None,
-        "fast": Budget(seconds=4.0, samples=2, rounds=4),
-        "full": Budget(seconds=120.0, samples=5, rounds=32),
+        # A setting more is a kernel more to compile, which takes longer than to time it.
+        "fast": Budget(seconds=4.0, samples=2, rounds=4, choices=4),
+        "full": Budget(seconds=120.0, samples=5, rounds=32, choices=12),
     }
 )
 """What each word of ``tune=`` may spend on a graph; None: the exact rewrites alone."""
@@ -102,9 +103,7 @@ def tune(
     if budget is not None:
         for each in tuned:
             each.recall(mode, store)
-        site.compile(
-            *(way for each in tuned if not each.cached for way in each.space.ways(likely=True))
-        )
+        site.compile(*(way for each in tuned if not each.cached for way in each.space.ways(budget)))
         weight = sum(part.stop - part.start for part in parts)
         for number, each in enumerate(tuned):
             share = (each.piece.stop - each.piece.start) / weight

@@ -124,8 +124,9 @@ def turn_in_products(graph: Graph) -> Graph:
             continue
         attrs = {**dict(node.attrs), "heads": node.shape[1], "head_dim": node.shape[3]}
         if turn_of(None, None, **attrs).kind is not None:
-            x, w, bias, _ = product.inputs
-            found[product] = operator("turned_gemm", (x, w, node.inputs[1], bias), attrs)
+            x, w, bias, _, statistics = product.inputs
+            inputs = (x, w, node.inputs[1], bias, statistics)
+            found[product] = operator("turned_gemm", inputs, attrs)
             found[node] = same_as(heads)
     # Of turns that were merged, heads are merged and split where they now are from the start.
     return simplify(substitute(lambda node, uses: found.get(node), graph)) if found else graph

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from stof_cupy.graph import meaning, primitives
 from stof_cupy.graph.calls_decoder import DECODER_CALLS
+from stof_cupy.graph.turned import normed_by
+from stof_cupy.ops._arrays import is_cupy
 from stof_cupy.ops.attention import attention
 from stof_cupy.ops.elementwise import add, gelu
 from stof_cupy.ops.embedding import embedding
-from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.epilogue import SLAB, Epilogue
 from stof_cupy.ops.gemm import gemm
+from stof_cupy.ops.gemm_fold import merged_statistics, row_statistics
 from stof_cupy.ops.norm import layer_norm
 from stof_cupy.ops.relative_bias import RelativeBias
 
@@ -26,14 +32,57 @@ def _gemm(
     w: Array,
     bias: Array | None,
     residual: Array | None,
+    statistics: Array | None = None,
     *,
     activation: str | None,
     gated: bool,
     out: Array | None = None,
 ) -> Array:
-    plain = bias is None and residual is None and activation is None
-    epilogue = None if plain else Epilogue(bias, activation, residual, gated=gated)
+    plain = all(each is None for each in (bias, residual, statistics, activation))
+    normed = normed_by(statistics, w)
+    epilogue = None if plain else Epilogue(bias, activation, residual, gated=gated, normed=normed)
     return gemm(x, w.T, epilogue=epilogue, out=out)
+
+
+class _Told(NamedTuple):
+    """Rows, and means and squares of each 64 columns of them."""
+
+    rows: Array
+    parts: Array
+
+
+def _told_gemm(
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    residual: Array | None,
+    statistics: Array | None,
+    *,
+    activation: str | None,
+) -> _Told:
+    shape = (math.prod(x.shape[:-1]), -(-len(w) // SLAB), 2)
+    parts = _empty(x, shape)
+    normed = normed_by(statistics, w)
+    epilogue = Epilogue(bias, activation, residual, normed=normed, statistics=parts)
+    return _Told(gemm(x, w.T, epilogue=epilogue), parts)
+
+
+def _empty(x: Array, shape: tuple[int, ...]) -> Array:
+    if not is_cupy(x):
+        return np.empty(shape, np.float32)
+    import cupy
+
+    return cupy.empty(shape, np.float32)
+
+
+def _told_statistics(x: _Told, *, eps: float, centred: bool) -> Array:
+    columns = x.rows.shape[-1]
+    found = merged_statistics(x.parts, columns, eps=eps, centred=centred)
+    return found.reshape(*x.rows.shape[:-1], 2)
+
+
+def _row_statistics(x: Array, *, eps: float, centred: bool) -> Array:
+    return row_statistics(x, eps=eps, centred=centred).reshape(*x.shape[:-1], 2)
 
 
 def _attention(
@@ -80,6 +129,10 @@ def _embedding(
 CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
     {
         "gemm": _gemm,
+        "row_statistics": _row_statistics,
+        "told_gemm": _told_gemm,
+        "told_rows": lambda x: x.rows,
+        "told_statistics": _told_statistics,
         "attention": _attention,
         "layer_norm": layer_norm,
         "add": add,

@@ -38,12 +38,15 @@ def gemm(
     w: Array,
     bias: Array | None,
     residual: Array | None,
+    statistics: Array | None = None,
     *,
     activation: str | None = None,
     gated: bool = False,
 ) -> Array:
     """Return activation(x @ w.T + bias) + residual; gated, of halves of the columns."""
     y = np.asarray(x @ w.T)
+    if statistics is not None:
+        y = y * statistics[..., 1:]
     if bias is not None:
         y = np.add(y, bias)
     half = y.shape[-1] // 2
@@ -52,6 +55,28 @@ def gemm(
     else:
         y = _activated(y, activation)
     return y if residual is None else np.add(y, residual)
+
+
+def row_statistics(x: Array, *, eps: float, centred: bool) -> Array:
+    """Return mean and 1 / sqrt(variance + eps) of the last axis; not centred, around 0."""
+    mean = x.mean(axis=-1, keepdims=True) * centred
+    variance = np.mean((x - mean) ** 2, axis=-1, keepdims=True)
+    return np.concatenate([mean, 1 / np.sqrt(variance + eps)], axis=-1)
+
+
+def told_gemm(*operands: Any, activation: str | None) -> Any:
+    """Return gemm's result; `told_rows` and `told_statistics` know what to make of it."""
+    return gemm(*operands, activation=activation)
+
+
+def told_rows(x: Any) -> Array:
+    """Return the rows."""
+    return np.asarray(x)
+
+
+def told_statistics(x: Any, *, eps: float, centred: bool) -> Array:
+    """Return their row_statistics."""
+    return row_statistics(x, eps=eps, centred=centred)
 
 
 def _activated(y: Array, activation: str | None) -> Array:

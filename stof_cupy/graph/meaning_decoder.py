@@ -78,13 +78,14 @@ def turned_gemm(
     w: Array,
     positions: Array,
     bias: Array | None,
+    statistics: Array | None = None,
     *,
     heads: int,
     head_dim: int,
     **how: Any,
 ) -> Array:
     """Return x @ w.T + bias, whose leading heads `rotary` turns."""
-    y = gemm(x, w, bias, None)
+    y = gemm(x, w, bias, None, statistics)
     width = heads * head_dim
     turned = rotary(split_heads(y[..., :width], heads=heads), positions, **how)
     return np.concatenate([merge_heads(turned), y[..., width:]], axis=-1)

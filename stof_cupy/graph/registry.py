@@ -33,17 +33,18 @@ __all__ = ["DTYPES", "OPS", "REQUIRED", "Attr", "OpDef", "Port"]
 
 _TABLE = (
     OpDef(
-        "gemm", "CI", ports("x w", "bias residual"),
+        "gemm", "CI", ports("x w", "bias residual statistics"),
         (
             Attr("activation", *one_of(None, "gelu", "gelu_tanh", "relu", "silu"), default=None),
             Attr("gated", "True or False", flag, default=False),
         ),
         shapes.gemm, meaning.gemm,
         "``activation(x @ w.T + bias) + residual``; w is stored (N, K). Gated, the activation of "
-        "the first half of the columns multiplies the second.",
+        "the first half of the columns multiplies the second. With the statistics of x, rows of "
+        "``x @ w.T`` are divided by their deviation.",
     ),
     OpDef(
-        "turned_gemm", "CI", ports("x w positions:int", "bias"),
+        "turned_gemm", "CI", ports("x w positions:int", "bias statistics"),
         (
             Attr("frequency", "finite numbers, one a pair", Frequencies),
             Attr("heads", "an int of at least 1", positive_int),
@@ -53,7 +54,37 @@ _TABLE = (
         ),
         shapes_decoder.turned_gemm, meaning_decoder.turned_gemm,
         "``x @ w.T + bias``, of whose columns the leading heads are turned as by rotary; w is "
-        "stored (N, K).",
+        "stored (N, K). Statistics are as of gemm.",
+    ),
+    OpDef(
+        "row_statistics", "MI", ports("x"),
+        (
+            Attr("eps", "a positive number", positive_float),
+            Attr("centred", "True or False", flag, default=True),
+        ),
+        shapes.row_statistics, meaning.row_statistics,
+        "Mean of the last axis, and ``1 / sqrt(variance + eps)``; not centred, the mean is 0.",
+    ),
+    OpDef(
+        "told_gemm", "CI", ports("x w", "bias residual statistics"),
+        (Attr("activation", *one_of(None, "gelu", "gelu_tanh", "relu", "silu"), default=None),),
+        shapes.told_gemm, meaning.told_gemm,
+        "As gemm, with what it tells of its rows: for told_rows and told_statistics alone.",
+        dtype="told",
+    ),
+    OpDef(
+        "told_rows", "view", ports("x:told"), (),
+        shapes.elementwise, meaning.told_rows,
+        "The rows of a told_gemm.",
+    ),
+    OpDef(
+        "told_statistics", "MI", ports("x:told"),
+        (
+            Attr("eps", "a positive number", positive_float),
+            Attr("centred", "True or False", flag, default=True),
+        ),
+        shapes.row_statistics, meaning.told_statistics,
+        "The row_statistics of a told_gemm, without another look at its rows.",
     ),
     OpDef(
         "attention", "CI", ports("q k v", "mask:mask lengths:lengths relative_bias"),

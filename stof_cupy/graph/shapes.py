@@ -60,7 +60,10 @@ def ranked(shapes: Shapes, port: str, rank: int | None = None, *, least: int = 1
 
 
 def gemm(shapes: Shapes, attrs: Attrs) -> Shape:
-    """``x (..., K), w (N, K), bias (N,), residual (..., N) -> (..., N)``; gated, N / 2."""
+    """``x (..., K), w (N, K), bias (N,), residual (..., N) -> (..., N)``; gated, N / 2.
+
+    Beside them statistics (..., 2).
+    """
     x = ranked(shapes, "x", least=2)
     w = ranked(shapes, "w", 2)
     hint = f"x has shape {format_shape(x)}"
@@ -68,7 +71,18 @@ def gemm(shapes: Shapes, attrs: Attrs) -> Shape:
     out = (*x[:-1], _halved(w, attrs) if attrs["gated"] else w[0])
     expect("bias", shapes["bias"], (w[0],), f"w has shape {format_shape(w)}")
     expect("residual", shapes["residual"], out, f"{hint}, w {format_shape(w)}")
+    expect("statistics", shapes["statistics"], (*x[:-1], 2), hint)
     return out
+
+
+def told_gemm(shapes: Shapes, attrs: Attrs) -> Shape:
+    """As gemm."""
+    return gemm(shapes, {**attrs, "gated": False})
+
+
+def row_statistics(shapes: Shapes, attrs: Attrs) -> Shape:
+    """``x (..., C) -> (..., 2)``."""
+    return (*ranked(shapes, "x")[:-1], 2)
 
 
 def _halved(w: Shape, attrs: Attrs) -> int:

@@ -42,7 +42,10 @@ def rotary(shapes: Shapes, attrs: Attrs) -> Shape:
 
 
 def turned_gemm(shapes: Shapes, attrs: Attrs) -> Shape:
-    """``x (batch, seq, K), w (N, K), positions (batch, seq), bias (N,) -> (batch, seq, N)``."""
+    """``x (batch, seq, K), w (N, K), positions (batch, seq), bias (N,) -> (batch, seq, N)``.
+
+    Beside them statistics (batch, seq, 2).
+    """
     x = ranked(shapes, "x", 3)
     product = {**shapes, "residual": None}
     out = gemm(product, {"activation": None, "gated": False})

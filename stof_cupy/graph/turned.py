@@ -15,13 +15,13 @@ from stof_cupy.jit.device import DeviceFacts, facts
 from stof_cupy.ops import gemm_choice, gemm_few_rows, gemm_model, gemm_sm90, rotary
 from stof_cupy.ops._arrays import is_cupy
 from stof_cupy.ops.attention_constants import Constants, speeds
-from stof_cupy.ops.epilogue import Epilogue, Rotary
+from stof_cupy.ops.epilogue import Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 from stof_cupy.ops.gemm_sm90 import Layout
 from stof_cupy.ops.gemm_vendor import Vendor
 
-__all__ = ["in_one", "turn_of", "turned_gemm"]
+__all__ = ["in_one", "normed_by", "turn_of", "turned_gemm"]
 
 Array: TypeAlias = Any
 
@@ -41,11 +41,33 @@ def turn_of(
     return Rotary(positions, steps, heads, head_dim, interleaved, magnitude)
 
 
+def normed_by(statistics: Array | None, w: Array) -> Normed | None:
+    """Return the stage of an epilogue that statistics (..., 2) of rows are for.
+
+    The rows of `w` have no mean, so that those of the operand they multiply do not matter.
+    """
+    if statistics is None:
+        return None
+    return Normed(statistics.reshape(-1, 2), _zeros(len(w), w.device.id if is_cupy(w) else None))
+
+
+@lru_cache(maxsize=256)
+def _zeros(count: int, device: int | None) -> Array:
+    if device is None:
+        return np.zeros(count, np.float32)
+    import cupy
+
+    # Not from CuPy's pool, for the reason given in `Schedule.on_device`.
+    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
+        return cupy.zeros(count, np.float32)
+
+
 def turned_gemm(
     x: Array,
     w: Array,
     positions: Array,
     bias: Array | None,
+    statistics: Array | None = None,
     *,
     multiply: Callable[..., Array] = gemm,
     out: Array | None = None,
@@ -59,6 +81,8 @@ def turned_gemm(
     w : ndarray (N, K)
     positions : ndarray of int (batch, seq)
     bias : ndarray (N,), optional
+    statistics : float32 ndarray (batch, seq, 2), optional
+        See `normed_by`.
     multiply : callable
         Called as `gemm`, which it is by default.
     out : ndarray (batch, seq, N), optional
@@ -74,22 +98,23 @@ def turned_gemm(
             [-1., -1.,  1.]]], dtype=float32)
     """
     turn = turn_of(positions, x.device.id if is_cupy(x) else None, **attrs)
-    if not is_cupy(x) or _in_one(x, w, bias, turn):
-        return multiply(x, w.T, epilogue=Epilogue(bias, rotary=turn), out=out)
-    y = multiply(x, w.T, epilogue=Epilogue(bias), out=out)
+    plain = Epilogue(bias, normed=normed_by(statistics, w))
+    if not is_cupy(x) or _in_one(x, w, plain, turn):
+        return multiply(x, w.T, epilogue=replace(plain, rotary=turn), out=out)
+    y = multiply(x, w.T, epilogue=plain, out=out)
     turned = meaning.split_heads(y[..., : turn.heads * turn.head_dim], heads=turn.heads)
     how: dict[str, Any] = {"interleaved": turn.interleaved, "magnitude": turn.magnitude}
     rotary.rotary(turned, positions, turn.frequency, **how, out=turned)
     return y
 
 
-def _in_one(x: Array, w: Array, bias: Array | None, turn: Rotary) -> bool:
+def _in_one(x: Array, w: Array, plain: Epilogue, turn: Rotary) -> bool:
     """Whether one kernel is the faster way on CUDA."""
     positions = turn.positions
     # Another type or order would be converted for every product; the second kernel reads any.
     if turn.kind is None or positions.dtype != np.int32 or not positions.flags.c_contiguous:
         return False
-    _, problem = validate(x, w.T, Epilogue(bias), None)
+    _, problem = validate(x, w.T, plain, None)
     about, rows = facts(x.device.id), as_rows(x)
     if gemm_few_rows.config_for(problem, rows, w, about.sm_count) is not None:
         return False

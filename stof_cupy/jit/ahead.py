@@ -23,7 +23,9 @@ _WORTH_IT = 3
 """Kernels from which on starting processes, half a second each, pays."""
 
 
-def compile_ahead(specs: Iterable[KernelSpec], arch: str, *, jobs: int | None = None) -> int:
+def compile_ahead(
+    specs: Iterable[KernelSpec], arch: str, *, jobs: int | None = None, later: bool = False
+) -> int:
     """Compile what is not in the cache, and return how many kernels those were.
 
     A kernel that does not compile is left to whoever needs it, who is told why.
@@ -35,11 +37,15 @@ def compile_ahead(specs: Iterable[KernelSpec], arch: str, *, jobs: int | None = 
         E.g. ``"90a"``.
     jobs : int, optional
         Processes at most. Default: the CPUs that this process may use.
+    later : bool
+        Whether they are for runs to come, which are not to wait for a compiler: then even those are
+        compiled that are sooner ready where they are loaded.
     """
     store = launch.store()
     missing = [spec for spec in dict.fromkeys(specs) if store.find(spec, arch) is None]
     count = min(jobs or _cpus(), len(missing))
-    if len(missing) < _WORTH_IT or count < 2 or not sys.executable:
+    few = len(missing) < (1 if later else _WORTH_IT) or count < (1 if later else 2)
+    if few or not sys.executable:
         return 0  # compiled when they are loaded: no sooner ready elsewhere
     shares = [missing[first::count] for first in range(count)]
     try:

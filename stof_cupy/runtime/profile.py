@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from stof_cupy.graph import Node
 from stof_cupy.graph.node import call
+from stof_cupy.graph.steps import Fused
 
 __all__ = ["Clock", "Line", "Profile", "clock_of"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One operator of a run.
+    """One operator of a run, or several that run as one.
 
     Attributes
     ----------
     node : Node
+        The last of them.
     seconds : float
         Of one run, the mean.
+    before : tuple of Node
+        The others, in order.
     """
 
     node: Node
     seconds: float
+    before: tuple[Node, ...] = ()
+
+    @property
+    def op(self) -> str:
+        """The names of the operators: ``"gemm + layer_norm"``."""
+        return " + ".join(node.op for node in (*self.before, self.node))
 
 
 @dataclass(frozen=True)
@@ -43,11 +53,17 @@ class Profile:
     lines: tuple[Line, ...]
     seconds: float
 
+    def of(self, fused: Iterable[Fused]) -> Profile:
+        """Return it with all operators named that run as one."""
+        before = {each.nodes[-1]: each.nodes[:-1] for each in fused}
+        lines = (replace(line, before=before.get(line.node, ())) for line in self.lines)
+        return replace(self, lines=tuple(lines))
+
     def by_op(self) -> dict[str, float]:
         """Return seconds by operator name, the most first."""
         total: dict[str, float] = {}
         for line in self.lines:
-            total[line.node.op] = total.get(line.node.op, 0.0) + line.seconds
+            total[line.op] = total.get(line.op, 0.0) + line.seconds
         return dict(sorted(total.items(), key=lambda item: -item[1]))
 
     def __str__(self) -> str:
@@ -55,9 +71,11 @@ class Profile:
         busy = sum(line.seconds for line in self.lines) or 1.0
         lines = [f"{self.seconds * 1e3:.3f} ms a run, {busy * 1e3:.3f} ms of it in operators"]
         for op, seconds in self.by_op().items():
-            count = sum(line.node.op == op for line in self.lines)
+            count = sum(line.op == op for line in self.lines)
             lines.append(f"  {seconds * 1e3:9.3f} ms {seconds / busy:6.1%}  {count} x {op}")
-        lines += [f"  {line.seconds * 1e6:9.1f} us  {call(line.node)}" for line in self.lines]
+        for line in self.lines:
+            calls = " | ".join(call(node) for node in (*line.before, line.node))
+            lines.append(f"  {line.seconds * 1e6:9.1f} us  {calls}")
         return "\n".join(lines)
 
 

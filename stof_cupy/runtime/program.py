@@ -97,10 +97,10 @@ class Program:
         kinds = {name: node.dtype for name, node in self.graph.inputs.items()}
         self._arrays = {name for name, kind in kinds.items() if kind != "mask"}
         self._caches = {name for name, kind in kinds.items() if kind == "cache"}
-        self._ready: dict[tuple[int, ...], Ready] = {}
+        self._ready: dict[tuple[int | str, ...], Ready] = {}
         self._packed: list[Program | None] = []
         self._lock = threading.RLock()
-        self._making: dict[tuple[int, ...], threading.Lock] = {}
+        self._making: dict[tuple[int | str, ...], threading.Lock] = {}
         self._closed = False
         # Makes sure that all of this can run before the first run, and puts the weights there.
         hint = "use a type of fewer bytes, or another device"
@@ -179,11 +179,13 @@ class Program:
         lines = [shown.show()]
         for ready in made:
             lines.append(str(ready.tuned.report))
+            ready.placed.plan(ready.site.sizes)  # which is the least that there is to say
             for plan in ready.placed.plans:
                 sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
                 lines.append(f"memory at {sizes}: {plan}")
         if self._recordings is not None:
             lines.append(str(self._recordings))
+        lines += [f"sequences one after another: {p.explain()}" for p in self._packed if p]
         return "\n".join(lines)
 
     def profile(self, inputs: Mapping[str, Any], *, repeat: int = 5) -> Profile:
@@ -198,13 +200,15 @@ class Program:
         """
         if repeat < 1:
             raise ArgumentError(mismatch("repeat", repeat, "at least 1"))
-        executor = self._for(inputs).plain
+        ready = self._for(inputs)
+        executor = ready.plain
         executor.run(inputs)
         clock = clock_of(self.device)
         began = time.perf_counter()
         for _ in range(repeat):
             executor.run(inputs, around=clock)
-        return clock.profile(repeat, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        return clock.profile(repeat, took).of(ready.tuned.lowered.fused)
 
     def close(self) -> None:
         """Free the weights and recordings; what is asked of it then is refused."""
@@ -265,10 +269,10 @@ class Program:
         """Return what runs such inputs, made when their class of shapes is first met."""
         sizes = sizes_of(self.graph, inputs)
         # Caches grow by a token a run: no class of shapes is worth a search.
-        classed = (self.options.tune != "off" or self.device is not None) and not self._writes(
-            inputs
-        )
-        key = tuple(shapes_class(sizes).values()) if classed else ()
+        steps = self._writes(inputs)
+        classed = (self.options.tune != "off" or self.device is not None) and not steps
+        key: tuple[int | str, ...] = ("steps",) if steps and self.options.fold_norms else ()
+        key = tuple(shapes_class(sizes).values()) if classed else key
         with self._lock:
             ready = self._open(key)
             making = self._making.setdefault(key, threading.Lock())
@@ -281,13 +285,14 @@ class Program:
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
                 where = (self.backend, self.dtype, self.device, self._uploads)
                 with on_device(self.device):
-                    ready = Ready.made(self.graph, known, inputs, self.options, *where, classed)
+                    how = (self.options, *where, classed, steps)
+                    ready = Ready.made(self.graph, known, inputs, *how)
                 with self._lock:
                     if not self._closed:
                         self._ready[key] = ready
             return ready
 
-    def _open(self, key: tuple[int, ...]) -> Ready | None:
+    def _open(self, key: tuple[int | str, ...]) -> Ready | None:
         """Return what was made for a class of shapes; refuse if the program is closed."""
         if self._closed:
             raise ArgumentError(mismatch("program", "one that is closed", "an open one"))

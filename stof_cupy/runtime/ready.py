@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
 from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
 from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.few_rows import few_row_pieces
+from stof_cupy.fusion.lower import Lowered
+from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
@@ -54,6 +56,9 @@ class Options:
         Called with a share and a text while tuning.
     recorder : Recorder or None
         What records. None: CUDA.
+    fold_norms : bool
+        Whether norms that products alone read are applied to the results of these
+        (:mod:`stof_cupy.fusion.norms`), except in steps of decoding. Not measured on a GPU yet.
 
     Raises
     ------
@@ -69,6 +74,7 @@ class Options:
     store: SchemeStore | None = None
     watch: Callable[[float, str], None] | None = None
     recorder: Recorder | None = None
+    fold_norms: bool = False
 
     def __post_init__(self) -> None:
         if self.tune not in MODES:
@@ -109,8 +115,12 @@ class Ready:
         device: int | None,
         uploads: MutableMapping[str, Any],
         classed: bool,
+        steps: bool,
     ) -> Ready:
-        """Tune a graph, on its device, for the class of some sizes or, not `classed`, for all."""
+        """Tune a graph, on its device, for the class of some sizes or, not `classed`, for all.
+
+        `steps`, for runs that write to caches.
+        """
         machine = NUMPY
         stopwatch: Stopwatch | None = wall_clock if options.tune == "full" else None
         if device is not None:
@@ -118,6 +128,7 @@ class Ready:
         kinds = {name: node.dtype for name, node in graph.inputs.items()}
         given = {n: inputs.get(n) for n, kind in kinds.items() if kind in ("mask", "lengths")}
         site = Site(backend, dtype, device, machine, sizes, stopwatch, given, uploads)
+        graph = fold_norms(graph) if options.fold_norms and not steps else graph
         mode = options.tune if classed else "off"
         tuned = tune(
             graph,
@@ -127,6 +138,8 @@ class Ready:
             store=None if mode == "off" else options.store or SchemeStore(),
             watch=options.watch,
         )
+        if options.fold_norms and not steps and not tuned.lowered.fused:  # else kernels are chosen
+            tuned = replace(tuned, lowered=Lowered(tell_statistics(tuned.lowered.graph), ()))
         site.compile(tuned.lowered, lengths=classed)
         return cls.of(tuned, site)
 

@@ -220,3 +220,9 @@ def test_the_bar_is_drawn_over_itself_and_wiped() -> None:
     quiet(0.5)
     quiet.close()
     assert silent.getvalue() == ""
+
+
+def test_explain_says_how_lists_run(engine, sequences) -> None:
+    engine.run(sequences)
+    packed = engine.explain().split("sequences one after another: ")[1]
+    assert "attention" in packed and "memory at batch 1, seq " in packed

@@ -21,7 +21,11 @@ from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Graph, Node
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
-from stof_cupy.ops import gemm, gemm_sm80, gemm_sm90
+from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
+from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_sm80, gemm_sm90
+from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_sm90 import Layout
+from stof_cupy.ops.gemm_vendor import Vendor
 from tests.fusion.test_tune import H100
 
 MACHINE = machine_of(H100)
@@ -64,7 +68,7 @@ def test_settings_are_the_models_candidates_best_first() -> None:
     node = product()
     found = products.settings([node], SIZES, MACHINE)
     times = [products.predicted([node], SIZES, MACHINE, each) for each in found]
-    assert 1 < len(found) <= 6 and len(set(found)) == len(found)
+    assert len(found) > 6 and len(set(found)) == len(found)
     assert times == sorted(times) and times[0] == products.predicted([node], SIZES, MACHINE, ())
     problem = products._problem(node, SIZES)
     assert (problem.m, problem.n, problem.k) == (4096, 768, 768)
@@ -145,7 +149,7 @@ def test_the_clock_overrules_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(PieceSpace, "measure", measure)
     # Pruned are those that the model expects to take twice as long as the best.
-    found = two_stage(Ledger(space, Budget(samples=5, prune=100.0)), space.rules())
+    found = two_stage(Ledger(space, Budget(samples=5, prune=100.0, choices=99)), space.rules())
     for span, setting in zip(found.scheme.spans(), found.settings, strict=True):
         assert setting == space.settings(span)[-1]
 
@@ -165,8 +169,10 @@ def test_what_is_likely_is_a_part_of_all_that_can_be_timed() -> None:
     space = PieceSpace(chain, Piece(0, len(chain)), SITE)
     rules = {space.key(span): len(space.settings(span)) for span in space.rules()}
     others = {space.key(span) for span in space.segments()} - rules.keys()
-    likely, every = [*space.ways(likely=True)], [*space.ways()]
-    assert len(likely) == sum(rules.values()) + len(others) < len(every)
+    likely, every = [*space.ways(Budget())], [*space.ways()]
+    assert len(likely) == sum(min(n, 6) for n in rules.values()) + len(others) < len(every)
+    two = [*space.ways(Budget(choices=2))]
+    assert len(two) == sum(min(n, 2) for n in rules.values()) + len(others) < len(likely)
 
 
 def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> None:
@@ -181,11 +187,40 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
     assert times == sorted(times, key=float) and times[0] is not None  # type: ignore[arg-type]
     plain = products.predicted([product(3072, 2048)], SIZES, MACHINE, ())
     assert plain is not None and times[0] > plain
-    names = [each.name for each in products.kernels(node, SIZES, "bfloat16", H100)]
+    names = [each.name for each in products.kernels([node], SIZES, "bfloat16", H100)]
     assert names[0] == "rotary_bf16" and all("_turned64" in name for name in names[1:])
     # Heads of 128 leave a few rows too few tiles: there the product is a plain one.
     wide = g.constant("wide", np.zeros((6144, 4096), np.float32))
     how = {"frequency": np.ones(64), "heads": 40, "head_dim": 128}
     y = g.turned_gemm(g.input("y", ("batch", "seq", 4096), "float"), wide, at, **how)
-    names = [each.name for each in products.kernels(y, {"batch": 1, "seq": 16}, "bfloat16", H100)]
+    names = [
+        each.name for each in products.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
+    ]
     assert len(names) > 1 and not any("turned" in name for name in names)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 16])
+def test_no_length_of_a_class_asks_for_another_kernel(batch: int) -> None:
+    node = product(2304, 768)
+    ahead = products.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
+    for seq in range(1025, 2049):
+        problem = Problem("bfloat16", batch * seq, 2304, 768, products._kind(node))
+        choice = gemm_model.choose(problem, Layout(), H100)
+        spec = (
+            choice.spec(problem)
+            if isinstance(choice, gemm_sm80.Config)
+            else gemm_sm90_spec("bfloat16", choice.config, problem.epilogue)
+        )
+        assert spec in ahead
+
+
+def test_what_gemm_itself_would_choose_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for few rows, and what was measured, are no settings, and may be the fastest."""
+    node = product()
+    assert () not in products.settings([node], SIZES, MACHINE)
+    assert products.settings([node], {"batch": 1, "seq": 2}, MACHINE)[0] == ()
+    best, other = gemm_model.explain(products._problem(node, SIZES), Layout(), H100)[:2]
+    for own in (other.choice, Vendor(0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(gemm_choice, "choices", lambda *_, own=own: (own, best.choice))
+            assert products.settings([node], SIZES, MACHINE)[0] == ()

@@ -118,7 +118,7 @@ def test_digest_sees_attributes_wiring_and_dtypes() -> None:
 def test_builders_have_the_signature_of_their_definition() -> None:
     assert str(inspect.signature(Graph.layer_norm)) == "(self, x, weight, bias, *, eps)"
     assert str(inspect.signature(Graph.gemm)) == (
-        "(self, x, w, bias=None, residual=None, *, activation=None, gated=False)"
+        "(self, x, w, bias=None, residual=None, statistics=None, *, activation=None, gated=False)"
     )
     for name, op in OPS.items():
         assert op.summary in (getattr(Graph, name).__doc__ or "")

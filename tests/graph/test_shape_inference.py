@@ -18,9 +18,19 @@ HEADS = ("batch", 4, "seq", 5)
 def build(op: str, shapes: dict[str, tuple[int | str, ...]], attrs: dict[str, Any]) -> Node:
     g = Graph("one", dims=("batch", "seq", "memory"))
     dtypes = {port.name: port.dtype for port in OPS[op].ports}
-    inputs = {name: g.input(name, shape, dtypes[name]) for name, shape in shapes.items()}
+    inputs = {name: value(g, name, shape, dtypes[name]) for name, shape in shapes.items()}
     return g.apply(op, **inputs, **attrs)
 
+
+def value(g: Graph, name: str, shape: tuple[int | str, ...], dtype: str) -> Node:
+    """Return an input, or what there are no inputs of."""
+    if dtype != "told":
+        return g.input(name, shape, dtype)
+    rows = g.input(name, (*shape[:-1], 3), "float")
+    return g.told_gemm(rows, g.constant("told", np.ones((shape[-1], 3))))
+
+
+PAIRS, SEVEN = ("batch", "seq", 2), ("batch", "seq", 7)
 
 TURNED = {"x": HIDDEN, "w": (14, 6), "positions": ("batch", "seq")}
 TURN = {"frequency": (1, 0.5), "heads": 3, "head_dim": 4}
@@ -101,6 +111,12 @@ GOOD = [
     ),
     ("take_rows", {"x": HIDDEN, "rows": ("batch", 2)}, {}, ("batch", 2, 6)),
     ("turned_gemm", {**TURNED, "bias": (14,)}, TURN, ("batch", "seq", 14)),
+    ("turned_gemm", {**TURNED, "statistics": PAIRS}, TURN, ("batch", "seq", 14)),
+    ("gemm", {"x": HIDDEN, "w": (7, 6), "statistics": PAIRS}, {}, ("batch", "seq", 7)),
+    ("row_statistics", {"x": HIDDEN}, {"eps": 1e-5}, PAIRS),
+    ("told_gemm", {"x": HIDDEN, "w": (7, 6), "residual": ("batch", "seq", 7)}, {}, SEVEN),
+    ("told_rows", {"x": HIDDEN}, {}, HIDDEN),
+    ("told_statistics", {"x": HIDDEN}, {"eps": 1e-5, "centred": False}, PAIRS),
 ]
 
 
@@ -108,7 +124,7 @@ GOOD = [
 def test_shape(op, shapes, attrs, expected) -> None:  # type: ignore[no-untyped-def]
     node = build(op, shapes, attrs)
     assert node.shape == expected
-    assert node.dtype == "float"
+    assert node.dtype == ("told" if op == "told_gemm" else "float")
 
 
 def test_every_operator_is_tried() -> None:
@@ -116,6 +132,8 @@ def test_every_operator_is_tried() -> None:
 
 
 BAD = [
+    ("gemm", {"x": HIDDEN, "w": (7, 6), "statistics": HIDDEN}, {}, r"statistics: got .* seq, 2\)"),
+    ("turned_gemm", {**TURNED, "statistics": SEVEN}, TURN, r"statistics: got .* seq, 2\)"),
     ("turned_gemm", {**TURNED, "w": (8, 6)}, TURN, r"heads: got 3 of 4, expected .* 8 columns"),
     ("turned_gemm", TURNED, {**TURN, "head_dim": 3}, r"heads: got 3 of 3, expected .* even size"),
     ("turned_gemm", TURNED, {**TURN, "head_dim": 2}, r"frequency: got 2 numbers, .* at most 1"),

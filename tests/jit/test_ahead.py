@@ -54,6 +54,13 @@ def test_few_kernels_are_left_to_whoever_loads_them(library: nvrtc.Library, jobs
     assert hits(SPECS) == [False] * 3
 
 
+@pytest.mark.parametrize("jobs", [1, 16])
+def test_few_kernels_of_later_runs_are_compiled_now(library: nvrtc.Library, jobs: int) -> None:
+    assert compile_ahead(SPECS[:1], "80", jobs=jobs, later=True) == 1
+    assert hits(SPECS) == [True, False, False]
+    assert compile_ahead(SPECS[:1], "80", jobs=jobs, later=True) == 0
+
+
 @pytest.mark.parametrize("python", ["/bin/false", "/no/such/file"])
 def test_processes_that_end_at_once_do_no_harm(
     library: nvrtc.Library, python: str, monkeypatch: pytest.MonkeyPatch

@@ -52,11 +52,7 @@ def graphs(draw: Any) -> Graph:
         x = rows[draw(st.sampled_from([-1, -1, 0, len(rows) // 2]))]
         y = draw(st.sampled_from(rows))
         w = draw(st.sampled_from(weights))
-        kind = draw(
-            st.sampled_from(
-                ["gemm", "matmul", "bias", "gelu", "add", "norm", "scale", "cut", "split", "spell"]
-            )
-        )
+        kind = draw(st.sampled_from(KINDS))
         if kind == "gemm":
             activation = draw(st.sampled_from([None, "gelu", "gelu_tanh"]))
             rows.append(g.gemm(x, w, draw(st.sampled_from([None, vector])), activation=activation))

@@ -116,3 +116,11 @@ def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> Non
     assert kernels(third) and all(name.startswith("mask_") for name in kernels(third))
     layers = [name for name in kernels(second) if not name.startswith("mask_")]
     assert layers == [name for name in kernels(first) if not name.startswith("mask_")] * 2
+
+
+def test_kernels_of_packed_runs_are_compiled_ahead_too(told: dict[str, Any]) -> None:
+    """But for those that build the mask, and attention by it."""
+    launched = kernels(told["ragged"]["runs"][0])
+    own = {name for name in launched if not name.startswith(("attention", "mask_"))}
+    assert len(own) > 4 and own <= set(told["ragged"]["ahead"])
+    assert not any(name.startswith("attention") for name in told["ragged"]["ahead"])

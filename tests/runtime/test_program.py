@@ -13,6 +13,7 @@ from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, meaning
+from stof_cupy.graph.registry import OPS
 from stof_cupy.runtime import Options, Program, bound
 from stof_cupy.runtime.ready import Ready
 from tests.fusion.stacks import WIDTH, paper_stack
@@ -206,6 +207,22 @@ def test_profile_adds_up() -> None:
     assert "ms a run" in text and "2 x attention" in text and "attention(" in text
     with pytest.raises(ArgumentError, match="repeat: got 0"):
         program.profile(feeds(), repeat=0)
+
+
+def test_profile_names_what_runs_as_one(store: SchemeStore) -> None:
+    program = Program(paper_stack(2), options=Options(tune="fast", store=store))
+    inputs = feeds(2, 300)
+    pieces = program._for(inputs).tuned.lowered.fused
+    assert pieces
+    profile = program.profile(inputs, repeat=2)
+    run = [node for line in profile.lines for node in (*line.before, line.node)]
+    graph = program._for(inputs).plain.graph
+    assert set(run) == {node for node in graph.nodes() if node.op in OPS} and len(run) == len(
+        {*run}
+    )
+    assert sum(bool(line.before) for line in profile.lines) == len(pieces)
+    first = " + ".join(node.op for node in pieces[0].nodes)
+    assert profile.by_op()[first] > 0 and f" x {first}" in str(profile)
 
 
 def test_memory_is_planned_for_the_sizes_of_a_run() -> None:
