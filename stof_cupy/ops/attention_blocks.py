@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WAVES", "Blocks", "makespan"]
+__all__ = ["WAVES", "Blocks", "crowded", "makespan"]
 
 WAVES = 4
 """Times that all machines are full: blocks that start earlier have no part in how evenly the work
@@ -47,6 +49,24 @@ def makespan(times: NDArray[np.float64], repeats: int, machines: int) -> float:
         free.sort(kind="stable")  # it is made of sorted runs
     free[: last - whole] += ending[whole:]
     return float(free.max())
+
+
+def crowded(blocks: int, sm_count: int, resident: int) -> float:
+    """Return the blocks of the SM that has most of them, by those of an SM on average.
+
+    Blocks that all run at once are not spread evenly: while the kernel before ends, the next one's
+    come where one of its has ended, to some SMs one more than to others. Of more blocks than can
+    run at once the later ones make up for it, and of fewer than SMs each finds a free one.
+
+    Examples
+    --------
+    >>> crowded(384, 128, 4), crowded(384, 128, 3), crowded(600, 128, 4)
+    (1.3333333333333333, 1.0, 1.0)
+    """
+    average = blocks / sm_count
+    if not 1 < average <= resident:
+        return 1.0
+    return min(math.ceil(average) + 1, resident) / average
 
 
 class Blocks:
@@ -92,5 +112,9 @@ class Blocks:
         longest = self._most * each + fixed
         if count * repeats <= machines or count == 1:
             return longest * -(-count * repeats // machines)
-        even = (self._total * each + count * fixed) * repeats / machines
+        even = self.even(each, fixed, repeats, machines)
         return even if count * repeats > WAVES * machines else max(even, longest)
+
+    def even(self, each: float, fixed: float, repeats: int, machines: int) -> float:
+        """Return what every machine has to do if all of them have as much; as in `end`."""
+        return (self._total * each + len(self.tiles) * fixed) * repeats / machines

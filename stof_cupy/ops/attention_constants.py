@@ -23,8 +23,9 @@ class Constants:
         What a second kernel that adds up slices takes, besides the bytes it moves.
     clock : float
         Share of the peak SM clock that is held under load.
-    l2, scattered, dram : float
-        Bandwidth of the L2 in tiles and in single rows of K and V, and of the memory.
+    l2, l2_sustained, scattered, dram : float
+        Bandwidth of the L2 in tiles, for less than a millisecond or longer, and in single rows of K
+        and V, and of the memory.
     tensor : float
         Rate of ``mma.sync``.
     smem : float
@@ -41,7 +42,7 @@ class Constants:
     block_clk : float
         From a block's first instruction to its last, without its tiles.
     busy_clk : float
-        Of these, those in which no other block can use the SM.
+        Of these, those in which no other block can use the SM, for 64 rows of each group of warps.
     empty_clk : float
         Of a block that finds that it has nothing to do.
     blend : float
@@ -68,26 +69,27 @@ class Constants:
         Of a warpgroup's 64 query rows without its tiles.
     """
 
-    launch_us: float = 3.5
-    combine_us: float = 4.816
+    launch_us: float = 1.71
+    combine_us: float = 4.1
     clock: float = 1.0
-    l2: float = 0.45
-    scattered: float = 0.7692
+    l2: float = 0.961
+    l2_sustained: float = 0.43
+    scattered: float = 0.942
     dram: float = 0.7
-    tensor: float = 0.55
-    smem: float = 0.8615
+    tensor: float = 0.63
+    smem: float = 1.0
     overlap: float = 1.0
-    score_clk: float = 0.6868
-    part_clk: float = 1.575
-    tile_clk: float = 393.1
-    block_clk: float = 2111.0
-    busy_clk: float = 2651.0
-    empty_clk: float = 800.0
-    blend: float = 3.839
-    row_clk: float = 100.8
-    chunk_clk: float = 1880.0
-    issue: float = 0.4692
-    row_overlap: float = 0.6308
+    score_clk: float = 1.047
+    part_clk: float = 2.182
+    tile_clk: float = 273.7
+    block_clk: float = 1240.0
+    busy_clk: float = 2560.0
+    empty_clk: float = 790.0
+    blend: float = 2.61
+    row_clk: float = 678.0
+    chunk_clk: float = 1728.0
+    issue: float = 0.47
+    row_overlap: float = 0.888
     wgmma: float = 0.99
     wg_l2: float = 0.85
     wg_score_clk: float = 1.45
@@ -106,8 +108,8 @@ class Constants:
 
 
 _SHARES = (
-    *("clock", "l2", "scattered", "dram", "tensor", "smem", "overlap", "issue", "row_overlap"),
-    *("wgmma", "wg_l2"),
+    *("clock", "l2", "l2_sustained", "scattered", "dram", "tensor", "smem", "overlap", "issue"),
+    *("row_overlap", "wgmma", "wg_l2"),
 )
 
 NAMES = tuple(each.name for each in fields(Constants))

@@ -13,6 +13,7 @@ Counts come from the mask (`attention_demand`), rates from the driver, and the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,15 +26,18 @@ from stof_cupy.masks.bitmap import TILE
 from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
-from stof_cupy.ops.attention_blocks import WAVES, Blocks, makespan
+from stof_cupy.ops.attention_blocks import WAVES, Blocks, crowded, makespan
 from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_constants import Constants, Speeds, speeds
-from stof_cupy.ops.attention_demand import Case
+from stof_cupy.ops.attention_demand import Case, TileDemand
 
 __all__ = ["Time", "Times", "time_of"]
 
 _WGMMA_FLOPS = 4096  # of an SM per clock
 _SMEM_BYTES = 128  # that an SM reads or writes per clock
+_LONG_US = (
+    450.0  # at the tensor cores' peak: from then on the L2 is as fast as it is in the long run
+)
 
 
 class Time(NamedTuple):
@@ -79,6 +83,14 @@ class Times:
         return speeds(self.case.facts, self.constants)
 
     @cached_property
+    def l2(self) -> float:
+        """Share of the L2's bandwidth that tiles are read with."""
+        p, c = self.case.problem, self.constants
+        flops = 4 * self.case.demand.visited((TILE, TILE)) * TILE**2 * max(p.dim_qk, p.dim_v)
+        peak = self.rate.tensor_flops_per_clk * self.case.facts.sm_count * self.rate.clocks
+        return min(c.l2, c.l2_sustained) if flops > peak * _LONG_US else c.l2
+
+    @cached_property
     def floor(self) -> float:
         """Microseconds that inputs and outputs take from and to memory; 0 where the L2 has them."""
         p = self.case.problem
@@ -106,17 +118,28 @@ def _blended(a: float, b: float, c: Constants) -> float:
     return longer * (1 + (min(a, b) / longer) ** c.blend) ** (1 / c.blend) if longer else 0.0
 
 
-def _tile(config: blockwise.Config, part: float, of: Times) -> Tile:
-    """Return the clocks of a key tile of which `part` has a bitmap."""
+def _late(work: TileDemand, keys: int) -> float:
+    """Return the share of tiles whose weights are computed twice, as if keys were kept at random.
+
+    That is where one of a warp's 16 rows keeps its first key, but for the first tile.
+    """
+    kept = (1 - work.waste) * keys  # of a row in a tile
+    until_all_began = math.log(16) / max(kept, 1e-9)
+    tiles = max(float(work.lengths.mean()), 1.0) if len(work.lengths) else 1.0
+    return min(until_all_began, tiles - 1) / tiles * work.part
+
+
+def _tile(config: blockwise.Config, work: TileDemand, of: Times) -> Tile:
+    """Return the clocks of a key tile, on average."""
     shape, dim, keys = config.shape, config.head_dim, config.tile[1]
     rate, c = of.rate, of.constants
     scores, tile_bytes = shape.rows * keys, 2 * keys * dim * 2
     queries = 0 if shape.q_in_registers else shape.rows * dim * 2
     terms = {
         "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
-        "softmax": scores / 16 * (c.score_clk + part * c.part_clk),
+        "softmax": scores / 16 * ((1 + _late(work, keys)) * c.score_clk + work.part * c.part_clk),
         "smem": ((shape.warps + 1) * tile_bytes + queries) / (_SMEM_BYTES * c.smem),
-        "l2": tile_bytes * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.l2),
+        "l2": tile_bytes * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * of.l2),
     }
     busy, bound = _total(terms, c.overlap)
     # A warp multiplies, weighs and reads by turns; only another one on its scheduler fills in.
@@ -147,12 +170,17 @@ def _blockwise(config: blockwise.Config, of: Times, least: bool) -> Time:
     heads, shape, blocks = config.heads(p), config.shape, _blocks(config, of)
     key = shape, config.pack, config.mask_rows
     if key not in of.seen:
-        of.seen[key] = _tile(config, of.case.demand.tiles(config.tile).part, of)
+        of.seen[key] = _tile(config, of.case.demand.tiles(config.tile), of)
     tile: Tile = of.seen[key]
-    running = facts.sm_count * config.resident(facts)
+    resident = config.resident(facts)
+    running = facts.sm_count * resident
     joined = (shape.groups - 1) * 8 * shape.rows * config.head_dim / (_SMEM_BYTES * c.smem)
-    fixed = c.busy_clk * shape.rows / TILE + joined
-    busy = blocks.end(tile.busy, fixed, heads, facts.sm_count, least=least)
+    fixed = c.busy_clk * shape.groups * shape.rows / TILE + joined
+    busy = max(
+        blocks.end(tile.busy, fixed, heads, facts.sm_count, least=least),
+        blocks.even(tile.busy, fixed, heads, facts.sm_count)
+        * crowded(len(blocks.tiles) * heads, facts.sm_count, resident),
+    )
     turns = blocks.shared(shape.groups)
     alone = turns.end(tile.alone, c.block_clk + joined, heads, running, least=least)
     empty = (config.items(p) - len(blocks.tiles)) * heads
@@ -186,10 +214,11 @@ def _rowwise(config: rowwise.Config, of: Times, _: bool) -> Time:
     row = c.row_clk + chunk_clk * chunks / rows
     blocks = -(-rows // config.block_rows)
     latency = makespan(np.array([row * in_turn]), blocks, running)
+    most = crowded(blocks, facts.sm_count, config.resident(facts))
     # A row of many keys is shared by the four warps of its block.
     longest = stats.longest / chunk / (4 if stats.longest > 256 else 1)
     terms = {
-        "issue": instructions / (facts.sm_count * 4 * c.issue) / rate.clocks,
+        "issue": instructions * most / (facts.sm_count * 4 * c.issue) / rate.clocks,
         "l2": moved / (rate.l2_bytes * c.scattered),
         "latency": latency / rate.clocks,
     }
