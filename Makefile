@@ -61,8 +61,9 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 demo: $(VENV)/run.stamp
 	$(BIN)/stof-cupy demo
 
+# Every process has a core: threads of their BLAS would only wait for each other, which takes five times as long.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 # Also on the large checkpoints, which are fetched first and stay in the cache: 240 MB.
 test-models: $(VENV)/dev.stamp

@@ -17,12 +17,13 @@ def test_names_in_the_catalogue_are_unique() -> None:
     assert len(set(names)) == len(names) <= 110
 
 
-def test_the_whole_catalogue_compiles(
+def test_each_template_of_the_catalogue_compiles(
     library: nvrtc.Library, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For the oldest architecture; `make kernels` compiles for all."""
-    assert main(["--arch", "80"]) == 0
-    expected = sum(spec.supports("80") for spec in catalogue())
+    """The first instance for the oldest architecture; `make kernels` compiles all for all."""
+    specs = {spec.type.partition("<")[0]: spec for spec in reversed(catalogue())}.values()
+    assert main(["--arch", "80"], list(specs)) == 0
+    expected = sum(spec.supports("80") for spec in specs)
     out = capsys.readouterr().out
     assert f"{expected} of {expected} compiled" in out and out.count(" sm_80 ") == expected
 

@@ -19,7 +19,7 @@ from stof_cupy.masks.device.uploads import Offset, Uploads
 from tests.masks import on_host
 
 _SOURCE = """
-#include "on_host.hpp"
+#include "on_host_ptx.hpp"
 #include "mask/program.cuh"
 using namespace stof;
 using namespace stof::mask;

@@ -7,11 +7,15 @@ barriers, in any order of threads between them; not that the GPU does the same.
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import hashlib
 import mmap
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +29,16 @@ from stof_cupy.jit.source import cuda_root
 from stof_cupy.jit.spec import KernelSpec
 
 HERE = Path(__file__).parent
+STORE = HERE.parents[1] / ".pytest_cache" / "on_host"
+"""What was compiled, for all processes and later runs: a folder for each state of the headers."""
+
+_BESIDE = HERE / "on_host.hpp"
+_FIRST = (HERE / "on_host_ptx.hpp", HERE.parent / "ops" / "on_hopper.hpp")
+_KEPT = 24 * 3600  # seconds that a folder stays which nobody uses
+
 _LAUNCH = """
 #include "on_host_ptx.hpp"
 #include "{header}"
-#include <atomic>
-#include <csignal>
-#include <thread>
-#include <unistd.h>
 {prelude}
 using Kernel = {type};
 static_assert(sizeof(Kernel::Params) == {params} && Kernel::kThreads == {threads});
@@ -78,10 +85,10 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
 }}
 """
 # Undefined behaviour, shifts and overflows among it, ends the process. Fortified, longjmp refuses
-# to change stacks.
+# to change stacks. To optimise more takes longer than it saves: most kernels run once or twice.
 _FLAGS = [
     "-std=c++17",
-    "-O1",
+    "-Og",
     "-shared",
     "-fPIC",
     "-pthread",
@@ -131,20 +138,65 @@ def fenced(array: NDArray[Any]) -> NDArray[Any]:
 
 @cache
 def library(source: str) -> ctypes.CDLL:
-    """Compile C++ that may include headers of cuda/, and those of this folder."""
-    with TemporaryDirectory() as folder:
-        at = Path(folder)
-        shutil.copytree(cuda_root(), at / "cuda")
-        # The headers here, or those that include them, have what those in PTX have.
-        for header in (at / "cuda" / "ptx").glob("*.cuh"):
-            if "asm" in header.read_text():
-                header.write_text("")
-        (at / "host.cpp").write_text(source)
-        includes = [f"-I{path}" for path in (HERE, at / "cuda")]
-        command = [compiler(), *_FLAGS, *includes, "host.cpp", "-o", "host.so"]
-        done = subprocess.run(command, cwd=at, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return ctypes.CDLL(str(at / "host.so"))
+    """Compile C++ that begins with one of the headers of tests; it may include those of cuda/."""
+    folder = _headers()
+    name = hashlib.sha256(source.encode()).hexdigest()[:32]
+    made = folder / f"{name}.so"
+    with _alone(folder / f"{name}.lock"):
+        if not made.exists():
+            (folder / f"{name}.cpp").write_text(source)
+            _compile(made, f"{name}.cpp")
+    return ctypes.CDLL(str(made))
+
+
+@cache
+def _headers() -> Path:
+    """Return the folder that has the headers as they are now, those of tests precompiled."""
+    state = hashlib.sha256(repr(_FLAGS).encode() + _run(compiler(), "--version").encode())
+    for path in (*sorted(cuda_root().rglob("*.cuh")), _BESIDE, *_FIRST):
+        state.update(path.name.encode() + path.read_bytes())
+    folder = STORE / state.hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder / "lock"):
+        if not (folder / "ready").exists():
+            shutil.copytree(cuda_root(), folder / "cuda", dirs_exist_ok=True)
+            # The headers here, or those that include them, have what those in PTX have.
+            for header in (folder / "cuda" / "ptx").glob("*.cuh"):
+                if "asm" in header.read_text():
+                    header.write_text("")
+            shutil.copy(_BESIDE, folder)
+            for header in _FIRST:
+                shutil.copy(header, folder)
+                # A header by itself is a warning, of `#pragma once` in what is no header.
+                _compile(folder / f"{header.name}.gch", "-w", "-x", "c++-header", header.name)
+        (folder / "ready").touch()
+    for other in STORE.iterdir():
+        used = other / "ready"
+        if used.exists() and time.time() - used.stat().st_mtime > _KEPT:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+def _compile(into: Path, *what: str) -> None:
+    """Compile in the folder of `into`, which is there as a whole afterwards."""
+    with TemporaryDirectory(dir=into.parent) as aside:
+        made = Path(aside) / "made"
+        _run(compiler(), *_FLAGS, "-I.", "-Icuda", *what, "-o", str(made), cwd=into.parent)
+        made.replace(into)
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Let no other process in until this one is done."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @cache

@@ -3,9 +3,14 @@
 // not before, so that a missing wait shows.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <deque>
+#include <thread>
 
 #include "on_host.hpp"
 

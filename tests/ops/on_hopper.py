@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,9 +21,8 @@ from stof_cupy.ops.attention_sm90 import Config
 from stof_cupy.ops.attention_sm90_launches import launches
 from tests.masks import on_host
 
-HERE = Path(__file__).parent
 _KERNEL = """
-#include "{folder}/on_hopper.hpp"
+#include "on_hopper.hpp"
 #define threadIdx (host::thread_of_cta())
 #define blockIdx (host::block_of_cta())
 #include "{header}"
@@ -108,7 +106,6 @@ def encode(
 @cache
 def _compiled(spec: KernelSpec) -> Callable[..., int]:
     source = _KERNEL.format(
-        folder=HERE,
         header=spec.header,
         type=spec.type,
         params=spec.params_dtype().itemsize,
