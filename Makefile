@@ -61,7 +61,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 demo: $(VENV)/run.stamp
 	$(BIN)/stof-cupy demo
 
-# Every process has a core: threads of their BLAS would only wait for each other, which takes five times as long.
+# Every core has a process already: more threads of BLAS would only wait for each other.
 test: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 

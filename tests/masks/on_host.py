@@ -154,7 +154,7 @@ def _headers() -> Path:
     """Return the folder that has the headers as they are now, those of tests precompiled."""
     state = hashlib.sha256(repr(_FLAGS).encode() + _run(compiler(), "--version").encode())
     for path in (*sorted(cuda_root().rglob("*.cuh")), _BESIDE, *_FIRST):
-        state.update(path.name.encode() + path.read_bytes())
+        state.update(str(path).encode() + path.read_bytes())
     folder = STORE / state.hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "lock"):
