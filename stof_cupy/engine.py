@@ -51,8 +51,8 @@ class TransformerEngine(TextTasks, Inspection):
     device : int, optional
         The CUDA device; default: CuPy's current one.
     dtype : {"float16", "bfloat16", "float32"} or dtype, optional
-        Of weights and hidden states. Default float16 on CUDA, float32 on NumPy, which computes in
-        float32 whatever `dtype` is.
+        Of weights and hidden states. Default on CUDA float16, and bfloat16 for families whose
+        values are beyond float16 (Gemma 3, T5); on NumPy float32, in which it computes anyway.
     progress : bool
         Show a progress bar on stderr while weights are read and schemes are tuned.
     tune : {"off", "fast", "full"}
@@ -114,9 +114,10 @@ class TransformerEngine(TextTasks, Inspection):
         self._bar = Progress("tuning") if progress else None
         record = None if cuda_graphs else False
         self._options = Options(tune=tune, record=record, watch=self._bar)
-        self._target = target = Target.choose(backend, dtype, device)
-        self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
+        target = Target.choose(backend, dtype, device)
         checked, tensors, self._tokenizer_path = open_weights(weights, config)
+        self._target = target = target.of_family(checked) if dtype is None else target
+        self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
         self._folder = checkpoint_folder(weights)
         # On NumPy weights stay what they are, in the file if they can: it computes in float32.
         wanted = None if target.device is None else as_dtype(target.dtype)
@@ -132,13 +133,9 @@ class TransformerEngine(TextTasks, Inspection):
         self.graph: Graph = fuse_epilogues(self._program.graph)
 
     def _prepared(self, graph: Graph) -> Program:
-        target = self._target
+        at = self._target
         return Program(
-            graph,
-            backend=target.backend,
-            dtype=target.dtype,
-            device=target.device,
-            options=self._options,
+            graph, backend=at.backend, dtype=at.dtype, device=at.device, options=self._options
         )
 
     def run(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stof_cupy.dtypes import DEFAULT_FLOAT
 from stof_cupy.errors import ConfigError, UnsupportedError, mismatch
 from stof_cupy.models.weights import DrawnWeights, Weights
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from stof_cupy.models.images import Vision
     from stof_cupy.models.sparse import Request
 
-__all__ = ["FAMILIES", "LayerMask", "Model", "build", "random_weights", "shown"]
+__all__ = ["FAMILIES", "LayerMask", "Model", "build", "gpu_float", "random_weights", "shown"]
 
 FAMILIES: dict[str, str] = {
     "bert": "stof_cupy.models.bert",
@@ -39,7 +40,8 @@ FAMILIES: dict[str, str] = {
 
 It has ``build(config, weights) -> Model``, which takes its weights from a
 :class:`~stof_cupy.models.weights.Weights` by their names there; ``PREFIX``, which is dropped from
-the checkpoint's names; and ``UNUSED``, the patterns of weights it may leave.
+the checkpoint's names; and ``UNUSED``, the patterns of weights it may leave. One whose values
+float16 may have no numbers for says ``FLOAT = "bfloat16"``.
 """
 
 
@@ -160,6 +162,22 @@ def build(
     model: Model = family.build(config, weights)
     weights.finish(family.UNUSED)
     return model
+
+
+def gpu_float(config: Mapping[str, Any]) -> str:
+    """Return the type that a GPU computes a family in unless a caller asks for another.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        As :func:`build`.
+
+    Examples
+    --------
+    >>> gpu_float({"model_type": "bert"}), gpu_float({"model_type": "t5"})
+    ('float16', 'bfloat16')
+    """
+    return str(getattr(_family(config), "FLOAT", DEFAULT_FLOAT["cuda"]))
 
 
 def random_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:

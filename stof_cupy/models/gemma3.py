@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from stof_cupy.graph import Node
     from stof_cupy.models.weights import Weights
 
-__all__ = ["PREFIX", "UNUSED", "Gemma3Config", "build"]
+__all__ = ["FLOAT", "PREFIX", "UNUSED", "Gemma3Config", "build"]
 
 PREFIX = "model."
 
 UNUSED = ("lm_head.weight",)
+
+FLOAT = "bfloat16"
+"""Hidden states of the smallest checkpoint go beyond 100,000."""
 
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 _WINDOW, _FULL = "sliding_attention", "full_attention"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stof_cupy.graph import Graph, Node
     from stof_cupy.models.weights import Weights
 
-__all__ = ["PREFIX", "UNUSED", "T5Config", "build"]
+__all__ = ["FLOAT", "PREFIX", "UNUSED", "T5Config", "build"]
 
 PREFIX = ""
 
@@ -31,6 +31,9 @@ UNUSED = (
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
 )
 """Copies of the shared table, and a table that old checkpoints hold and nobody reads."""
+
+FLOAT = "bfloat16"
+"""What feed-forward layers give goes beyond 200,000 in flan-t5-small."""
 
 _FORWARD: dict[str, tuple[bool, str]] = {
     "relu": (False, "relu"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from stof_cupy.dtypes import compute_dtype
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.interop import to_device
 from stof_cupy.jit import device as gpu
+from stof_cupy.models import gpu_float
 
 __all__ = ["Target"]
 
@@ -66,6 +68,21 @@ class Target:
         # enough.
         gpu.facts(device)
         return cls(backend, dtype, gpu.current() if device is None else device)
+
+    def of_family(self, config: Mapping[str, Any]) -> Target:
+        """Return it with the type that a family is computed in where nobody asks for another.
+
+        Raises
+        ------
+        ConfigError, UnsupportedError
+            As :func:`stof_cupy.models.build`.
+
+        Examples
+        --------
+        >>> Target("cuda", "float16", 0).of_family({"model_type": "t5"}).dtype
+        'bfloat16'
+        """
+        return self if self.device is None else replace(self, dtype=gpu_float(config))
 
     @property
     def xp(self) -> Any:

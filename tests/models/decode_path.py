@@ -40,9 +40,7 @@ def told(config: dict[str, Any], prompts: list[list[int]], count: int) -> dict[s
     from tests.runtime import fake_cuda
 
     weights = models.random_weights(config)
-    engine = TransformerEngine(
-        weights, config=config, backend="cuda", dtype="float16", cuda_graphs=True
-    )
+    engine = TransformerEngine(weights, config=config, backend="cuda", cuda_graphs=True)
     runs = []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -50,7 +48,8 @@ def told(config: dict[str, Any], prompts: list[list[int]], count: int) -> dict[s
             fake_cuda.LOG.clear()
             engine.generate(prompts, max_new_tokens=count, stop=())
             runs.append(list(fake_cuda.LOG))
-    return {"runs": runs, "warnings": [str(each.message) for each in said]}
+    warned = [str(each.message) for each in said]
+    return {"runs": runs, "warnings": warned, "dtype": engine.dtype}
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ def test_a_token_is_one_graph(told: dict[str, Any], case: str) -> None:
     assert between.count("async") == between.count("graph") - 1
 
 
+def test_types_hold_what_a_family_computes(told: dict[str, Any]) -> None:
+    found = [told[case]["dtype"] for case in CASES]
+    assert found == ["float16", "float16", "bfloat16"]
+
+
 def test_kernels_of_a_layer(told: dict[str, Any]) -> None:
     run = told["llama"]["runs"][0]
     begin, end = (i for i, (kind, _) in enumerate(run) if kind == "capture")
