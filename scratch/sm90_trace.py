@@ -144,10 +144,10 @@ KNOWN = [
     (S, LISTED, "      const int entry = row.entry(lane);\n      if (position.count == 0) {\n        kept_col = listed ? column(entry) : 0;\n        kept_id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;\n      }\n"
      "      const int col = max(0, min((p.seq_k - 1) / K::kN, kept_col + row.q_tile - kept.q_tile)), id = kept_id;\n"),
 ]
-EPILOGUE = [(C, "    const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers\n", """    ptx::pin(o);
+EPILOGUE = [(C, "    // Again, not to keep it in registers.\n", """    ptx::pin(o);
     if (leader) {
-      ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
-      leaving = K::empty(smem, K::kQBarriers, queries);
+      ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, rows.buffer()));
+      leaving = K::empty(smem, K::kQBarriers, queries.buffer());
       if (K::kQueries == 1) release_q();
     }
     if (p.heads > 0) return;
@@ -186,8 +186,7 @@ def say(*words):
 
 def configs():
     from stof_cupy.jit.attention_sm90 import Sm90Config
-    eager = {"eager": True} if "eager" in Sm90Config.__dataclass_fields__ else {}
-    return {128: Sm90Config(128, 128, n=128, warpgroups=2, **eager), 64: Sm90Config(64, 64, n=64, warpgroups=1, blocks=3, **eager)}
+    return {128: Sm90Config(128, 128, n=128, warpgroups=2), 64: Sm90Config(64, 64, n=64, warpgroups=1, blocks=3)}
 
 
 CELLS = [(128, "sliding"), (128, "document"), (128, "causal"), (128, "block10"), (64, "sliding"), (64, "block10")]
