@@ -3,7 +3,8 @@
     PYTHONPATH=$PWD:$PWD/benchmarks python3 scratch/sm90_order.py [tiles] [order]      both by default: about 30 s on an H100 with 16 cores
 
 tiles: SM90_CONFIGS of head dims 64 and 128, and what might join or replace them; least of ten after a flush of L2, us; '*': best, '!': another output.
-order: of the best tiles of each sparse mask, rows of `long` (those that come first of all heads) none or as `whole` says, times heads of a section.
+order: of the best tiles of each mask but full: how many rows come first of all heads (`long`: none, as `whole` says, an eighth, all), by heads of a section, by what
+L2 is told: `base` as it is (queries are read once, keys and values again), `output once`: the output is not to stay, `K, V normal`: keys and values are nothing special.
 """
 import os, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from sm90_trace import SHAPES, say, times_us
+from sm90_trace import SHAPES, compiled, say, spec_of, times_us
 
+HINTS = ("base", "output once", "K, V normal", "output once, K, V normal")
 MASKS = "full causal sliding causal-sliding longformer bigbird document block10".split()
 
 
@@ -68,7 +70,16 @@ def main(asked):
     from stof_cupy.ops.attention_sm90 import whole
     from stof_cupy.ops.attention_sm90_launches import launches
     start, facts = time.time(), device.facts()
-    compile_all()
+    if "tiles" in asked:
+        compile_all()
+    hinted = {}
+    if "order" in asked:
+        shapes = {shape.name: shape for dim in SHAPES for shape in {best(dim, mask) for mask in MASKS}}
+        for (hint, name), entry in compiled(HINTS, shapes).items():
+            spec = spec_of(shapes[name], hint)
+            raw = cupy.RawModule(path=str(entry.path)).get_function(spec.symbol)
+            raw.max_dynamic_shared_size_bytes = spec.smem_bytes
+            hinted[hint, name] = launch.Kernel(spec, raw.kernel)
     flush, g = cupy.empty(64 * 2**20, np.int32), np.random.default_rng(1)
     say(facts.name)
     for dim, (b, h, s) in SHAPES.items():
@@ -76,10 +87,10 @@ def main(asked):
         q, k, v = (cupy.ascontiguousarray(cupy.broadcast_to(cupy.asarray(x), (b, h, s, dim))) for x in one)
         out, table, lines = cupy.zeros_like(q), {}, []
 
-        def run(config, args, section=0):
+        def run(config, args, section=0, hint=None):
             every, used = launches(config, args, section=section)
             spec, blocks, fields = every[0]
-            kernel = launch.kernel(spec, 0)
+            kernel = hinted[hint, config.shape.name] if hint else launch.kernel(spec, 0)
             params = kernel.pack(**fields)
             out.fill(0)
             us = times_us(lambda: kernel((blocks,), params), flush, 10)
@@ -102,8 +113,10 @@ def main(asked):
                 config, row = whole(best(dim, name), case), []
                 slots = config.slots(problem)
                 lengths = case.demand.tiles((config.shape.m, config.shape.n)).lengths
-                for long in sorted({0, config.long_slots, slots // 8, slots}):
-                    row.append(f"\n      long {long:3}: " + "  ".join(f"{section}: {run(replace(config, long_slots=long), args, section):.1f}" for section in (0, 1, 2, 4, 8, 16, 64) if section <= b * h))
+                for hint in HINTS:
+                    for long in sorted({0, config.long_slots, slots // 8, slots} if hint == "base" else {0, config.long_slots}):
+                        times = (f"{section}: {run(replace(config, long_slots=long), args, section, hint):.1f}" for section in (0, 1, 2, 4, 8, 16, 64) if section <= b * h)
+                        row.append(f"\n      {hint:26} long {long:3}:  " + "  ".join(times))
                 lines.append(f"    {config.shape.name} {name}: {slots} rows a head of {lengths.min()} to {lengths.max()} tiles, `whole` takes long {config.long_slots}; us by heads of a section (0: the host's choice)" + "".join(row))
         say(f"\n({b},{h},{s},{dim}) bf16, us" + "".join(f"{name[:9]:>11}" for name in MASKS))
         for name, row in table.items():

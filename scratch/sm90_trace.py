@@ -155,6 +155,15 @@ EPILOGUE = [(C, "    // Again, not to keep it in registers.\n", """    ptx::pin(
 NO_BITS = [(C, "first(row.masked > 0)", "first(false)"), (C, "for (int i = 1; i < row.masked; ++i) step<true>(i);", "for (int i = 1; i < 0; ++i) step<true>(i);"),
            (C, "for (int i = max(1, row.masked); i", "for (int i = 1; i")]
 TOTAL = "    const int total = (q_tiles"
+STORE_ONCE = [("ptx/tma.cuh", """      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::
+          "l"(&map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+""", """      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;" ::
+          "l"(&map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(L2::kOnce)
+""")]
+KV_NORMAL = [(P, "of.col * K::kN,\n                      of.kv_head, of.batch, ptx::L2::kAgain);", "of.col * K::kN,\n                      of.kv_head, of.batch, ptx::L2::kNormal);")]
+Q_NORMAL = [(P, "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kOnce", "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kNormal")]
 PATCHES = {  # what a kernel leaves out or does otherwise
     "base": [],
     "rows traced": NOTES,
@@ -174,6 +183,10 @@ PATCHES = {  # what a kernel leaves out or does otherwise
     "6 rows ahead": [("attention/sm90_shape.cuh", "kRows = 3;", "kRows = 6;")],
     "first QK in turn": TURN_FIRST,
     "first QK, last PV in turn": TURN_FIRST + TURN_LAST,
+    "output once": STORE_ONCE,
+    "K, V normal": KV_NORMAL,
+    "output once, K, V normal": STORE_ONCE + KV_NORMAL,
+    "all normal": KV_NORMAL + Q_NORMAL,
     "a row for each CTA": [(S, TOTAL, "    const int total = min(1, p.heads) * gridDim.x + 0 * (q_tiles")],
     "no rows": [(S, TOTAL, "    const int total = 0 * (q_tiles")],
 }
