@@ -1,11 +1,11 @@
 """Where the clocks of the Hopper attention go: kernels that note the time of what they do, and kernels that leave something out.
 
-    PYTHONPATH=$PWD:$PWD/benchmarks python3 scratch/sm90_trace.py [trace] [without]      both by default: about 35 s on an H100 with 16 cores
+    PYTHONPATH=$PWD:$PWD/benchmarks python3 scratch/sm90_trace.py [trace] [without] [new]      all by default: about 27 s on an H100 with 16 cores; `new` alone 12 s
 
 A copy of cuda/ is patched (PATCHES; a text that is not found is an error) and compiled; the tree itself has nothing of it. `trace`: one lane of the producer, the
 scheduler and each multiplying warpgroup of all CTAs of six SMs notes clock and event. Two kinds: `rows` notes only what happens once a row, `tiles` everything.
-For each event: how often a row, clocks since the event before it in the same warp (mean; so the time belongs to the event that ends it), and clocks a row.
-`without`: times of kernels that lack a part: what it costs. Everything as JSON in $OUT/sm90_trace.json.
+For each event: how often a row, clocks since the event before it in the same warp (mean; so the time belongs to the event that ends it; about 105 of them are the note's own), and clocks a row.
+`without`: times of kernels that lack a part: what it costs. `new`: what might be faster (right outputs but for "no rare ways"). Everything as JSON in $OUT/sm90_trace.json.
 Without a GPU: PYTHONPATH=. python3 scratch/sm90_trace.py compile | emulate
 """
 import json, os, shutil, sys, time
@@ -164,6 +164,16 @@ STORE_ONCE = [("ptx/tma.cuh", """      "cp.async.bulk.tensor.4d.global.shared::c
 """)]
 KV_NORMAL = [(P, "of.col * K::kN,\n                      of.kv_head, of.batch, ptx::L2::kAgain);", "of.col * K::kN,\n                      of.kv_head, of.batch, ptx::L2::kNormal);")]
 Q_NORMAL = [(P, "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kOnce", "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kNormal")]
+LOOKED = [  # a row's first tile always has its scores looked at: no other way is compiled for it
+    (C, "  template <bool kMasked>\n  __device__ __forceinline__ void take_weights(", "  template <bool kMasked, bool kFirst = false>\n  __device__ __forceinline__ void take_weights("),
+    (C, "const bool looked = softmax.fresh();", "const bool looked = kFirst || softmax.fresh();"),
+]
+FIRST = "    if (masked)\n      take_weights<true>(s, bits, 0);\n    else\n      take_weights<false>(s, bits, 0);\n"
+FIRST_LOOKED = [*LOOKED, (C, FIRST, FIRST.replace(">(s", ", true>(s"))]
+FIRST_ONE = [*LOOKED, (C, FIRST, "    take_weights<true, true>(s, bits, 0);\n"), (C, "    if (masked) load_bits(bits, 0);\n", "    if (masked) load_bits(bits, 0); else bits.keep_all();\n")]
+NO_RARE = [(C, "if (!looked && !softmax.fit(added)) {", "if (false) {"), (C, "      here.compute_again(softmax, first_row, row);\n", ""), (C, "    if (row.partial >= 0) {", "    if (false) {")]
+NO_ORDER = [(S, "  return p.order ? p.order[mask * q_tiles + slot] : slot;", "  return slot;")]
+FIRST_NAMES = ("first tile looked at", "and one way for it", "no rare ways", "no rare ways, one first", "in order of numbers")
 PATCHES = {  # what a kernel leaves out or does otherwise
     "base": [],
     "rows traced": NOTES,
@@ -183,6 +193,11 @@ PATCHES = {  # what a kernel leaves out or does otherwise
     "6 rows ahead": [("attention/sm90_shape.cuh", "kRows = 3;", "kRows = 6;")],
     "first QK in turn": TURN_FIRST,
     "first QK, last PV in turn": TURN_FIRST + TURN_LAST,
+    "first tile looked at": FIRST_LOOKED,
+    "and one way for it": FIRST_ONE,
+    "no rare ways": NO_RARE,
+    "no rare ways, one first": NO_RARE + FIRST_ONE,
+    "in order of numbers": NO_ORDER,
     "output once": STORE_ONCE,
     "K, V normal": KV_NORMAL,
     "output once, K, V normal": STORE_ONCE + KV_NORMAL,
@@ -190,6 +205,7 @@ PATCHES = {  # what a kernel leaves out or does otherwise
     "a row for each CTA": [(S, TOTAL, "    const int total = min(1, p.heads) * gridDim.x + 0 * (q_tiles")],
     "no rows": [(S, TOTAL, "    const int total = 0 * (q_tiles")],
 }
+NEW = {*FIRST_NAMES, "output once", "K, V normal", "output once, K, V normal", "all normal", "first QK in turn", "first QK, last PV in turn", "6 rows ahead"}
 MORE_SMEM = {"6 rows ahead": 3 * (48 + 256 + 16)}
 
 
@@ -447,7 +463,8 @@ def main(asked):
     from stof_cupy.ops.attention_sm90 import whole
     from stof_cupy.ops.attention_sm90_launches import launches
     start, shapes, facts = time.time(), configs(), device.facts()
-    names = [name for name in PATCHES if name == "base" or ("trace" if "traced" in name else "without") in asked]
+    group = lambda name: "trace" if "traced" in name else "new" if name in NEW else "without"
+    names = [name for name in PATCHES if name == "base" or group(name) in asked]
     built, functions = compiled(names, shapes), {}
     for (name, dim), entry in built.items():
         spec = spec_of(shapes[dim], name)
@@ -544,7 +561,7 @@ def emulate():
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:] or ["trace", "without"]
+    asked = sys.argv[1:] or ["trace", "without", "new"]
     if asked[0] == "compile":
         compiled(sys.argv[2:] or list(PATCHES), configs())
     elif asked[0] == "emulate":
