@@ -6,7 +6,6 @@
 // for many rows, so that loads of the next run under the end of this one.
 #pragma once
 
-#include "attention/sm90_ahead.cuh"
 #include "attention/sm90_consumer.cuh"
 #include "attention/sm90_producer.cuh"
 #include "attention/sm90_scheduler.cuh"
@@ -19,12 +18,11 @@
 namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
-          int kBlocks, bool kPacked, bool kBounded, bool kEager, bool kFlat, bool kTurns,
-          bool kAhead, bool kPrefetch, class Scores>
+          int kBlocks, bool kPacked, bool kBounded, class Scores>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded, kEager, kFlat, kTurns, kAhead, kPrefetch, Scores> {
+                          kBounded, Scores> {
   using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                            kBounded, kEager, kFlat, kTurns, kAhead, kPrefetch, Scores>;
+                            kBounded, Scores>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
@@ -46,10 +44,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       if (warp == 1) sm90::Scheduler<Shape>(p, smem).run();
     } else {
       ptx::take_registers<Shape::kRegisters>();
-      if constexpr (kAhead)
-        sm90::AheadConsumer<Shape>(p, smem, warp / 4 - 1).run();
-      else
-        sm90::Consumer<Shape>(p, smem, warp / 4 - 1).run();
+      sm90::Consumer<Shape>(p, smem, warp / 4 - 1).run();
     }
   }
 

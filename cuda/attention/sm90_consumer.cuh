@@ -3,8 +3,7 @@
 // One step, for key tile i (FlashAttention-3):
 //   start S = Q K_i^T | start O += P V_{i-1} | wait S | mask, softmax | wait O | P = S, rescale O
 // so that the second product runs under the softmax. Between the first two a warpgroup holds the
-// turn: the others' softmax then runs under its products. Of a row's first tile the second product
-// is the last of the row before (kFlat), whose output leaves where others are rescaled.
+// turn: the others' softmax then runs under its products.
 //
 // What is changed here: wgmma reads and writes registers while the code goes on. Any access to S, O
 // or P that is not ordered by the waits makes ptxas serialise everything (C75xx in its log, an
@@ -34,7 +33,7 @@ struct Consumer {
   // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
-  static constexpr bool kTurns = K::kTurns && K::kWarpgroups > 1 && K::kOverlap;
+  static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
   enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };  // each plus the warpgroup's number
 
   const Params& p;
@@ -67,38 +66,22 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (kTurns && group == 0) ptx::barrier_arrive(kTurn, 256);  // the first turn is its own
-    bool open = false;  // whether the row before still lacks its last product
     while (true) {
       wait(K::full(smem, K::kRowBarriers, rows.buffer()), rows.full(), kRowFull);
       const Row row = Row::load(K::row_info(smem, rows.buffer()));
-      if constexpr (K::kFlat) {
-        release_q();  // which the loads of this row may wait for
-        if (open && row.tiles <= 0) {
-          last();
-          store(softmax, rows.count - 1, queries.count - 1);
-          open = false;
-        }
-      }
       if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
-      if (open) {
-        step<true, true>(0);
-      } else {
-        begin();
-        if (row.tiles > 0) first(row.masked > 0);
-      }
+      begin();
+      if (row.tiles > 0) first(row.masked > 0);
 #pragma unroll 1
       for (int i = 1; i < row.masked; ++i) step<true>(i);
 #pragma unroll 1
       for (int i = max(1, row.masked); i < row.tiles; ++i) step<false>(i);
-      open = K::kFlat && row.tiles > 0;
-      if (!open) {
-        if (row.tiles > 0)
-          last();
-        else
-          release_q();
-        store(softmax, rows.count, queries.count);
-      }
+      if (row.tiles > 0)
+        last();
+      else
+        release_q();
+      store();
       rows.advance();
       queries.advance();
     }
@@ -128,8 +111,7 @@ struct Consumer {
     pack(s);
   }
 
-  // `kCross`: it is a row's first tile, and the product is the last of the row before.
-  template <bool kMasked, bool kCross = false>
+  template <bool kMasked>
   __device__ __forceinline__ void step(int i) {
     if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i);
     float s[K::kN / 2];
@@ -143,12 +125,6 @@ struct Consumer {
     start_pv(before);
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
     if (kMasked) load_bits(bits, i);
-    if (K::kFlat) release_q();
-    OnlineSoftmax done = softmax;
-    if (kCross) {
-      done.finish();
-      softmax = OnlineSoftmax{};
-    }
     ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores
     ptx::pin(s);
     if (!K::kTerms) release_k();
@@ -156,13 +132,8 @@ struct Consumer {
     if (!K::kTerms) ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
-    if (kCross) {
-      store(done, rows.count - 1, queries.count - 1);
-#pragma unroll
-      for (int j = 0; j < K::kDimV / 2; ++j) o[j] = 0.f;
-    }
     pack(s);
-    if (!kCross && !kRescaleFirst) rescale_output();
+    if (!kRescaleFirst) rescale_output();
   }
 
   // The same with one product after the other, for CTAs that share an SM and its registers: one's
@@ -272,7 +243,7 @@ struct Consumer {
     const float scale = K::kTerms ? 1.f : p.factor;
     if (kMasked) bits.mask(s);
     float added[4];
-    if constexpr (K::kEager) {
+    if constexpr (!K::kTerms) {
       rescale[0] = rescale[1] = 1.f;
       const bool looked = softmax.fresh();
       if (looked) softmax.raise(s, scale, rescale);
@@ -327,12 +298,11 @@ struct Consumer {
 
   __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
 
-  __device__ __forceinline__ void store(OnlineSoftmax softmax, u32 row_count, u32 query_count) {
-    const u32 buffer = RingPosition<K::kRows>{row_count}.buffer();
-    const u32 queries = RingPosition<K::kQueries>{query_count}.buffer();
-    const Row row = Row::load(K::row_info(smem, buffer));  // again, not to keep it in registers
+  __device__ __forceinline__ void store() {
+    // Again, not to keep it in registers.
+    const Row row = Row::load(K::row_info(smem, rows.buffer()));
     const int first_row = row.q_tile * K::kM + group * 64;
-    Epilogue<K> epilogue{p, smem + K::kQ + queries * K::kBufferQ, group, thread};
+    Epilogue<K> epilogue{p, smem + K::kQ + queries.buffer() * K::kBufferQ, group, thread};
     bool finite = true;
     if (row.partial >= 0) {
       finite = epilogue.store_partial(o, softmax, row);
@@ -360,8 +330,8 @@ struct Consumer {
     sync_warpgroup();
     if (leader) {
       if (row.partial < 0) epilogue.send(first_row, row);
-      ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, buffer));
-      leaving = K::empty(smem, K::kQBarriers, queries);
+      ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, rows.buffer()));
+      leaving = K::empty(smem, K::kQBarriers, queries.buffer());
       if (K::kQueries == 1) release_q();
     }
   }

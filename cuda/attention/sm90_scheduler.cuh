@@ -49,7 +49,6 @@ struct Scheduler {
       const int entry = row.entry(lane);
       const int col = listed ? column(entry) : 0;
       const int id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;
-      if (K::kPrefetch) prefetch(row, col);
       wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
       ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(col));
       ptx::store_shared_4(K::list(smem, buffer) + K::kListBytes + 4 * lane, static_cast<u32>(id));
@@ -60,25 +59,6 @@ struct Scheduler {
       position.advance();
       if (lane == 0) ticket = next(total);
       ticket = __shfl_sync(0xffffffff, ticket, 0);
-    }
-  }
-
-  // Brings what the row begins with from memory, while others are in work. `cols` are those of the
-  // list's first 32 tiles, one a lane.
-  __device__ __forceinline__ void prefetch(const Row& row, int cols) const {
-    constexpr int kTiles = 6;
-    if (lane == 0 && row.tiles > 0)
-      for (int slab = 0; slab < K::kSlabsQk; ++slab)
-        ptx::tma_prefetch(p.map_q, 64 * slab, row.q_tile * K::kM, row.head, row.batch);
-    for (int i = K::kPacked ? row.parts : 0; i < min(row.tiles, kTiles); ++i) {
-      const int first = __shfl_sync(0xffffffff, cols, i) * K::kN;
-      const int head = row.head / p.heads_per_kv;
-      if (lane == 0) {
-        for (int slab = 0; slab < K::kSlabsQk; ++slab)
-          ptx::tma_prefetch(p.map_k, 64 * slab, first, head, row.batch);
-        for (int slab = 0; slab < K::kSlabsV; ++slab)
-          ptx::tma_prefetch(p.map_v, 64 * slab, first, head, row.batch);
-      }
     }
   }
 

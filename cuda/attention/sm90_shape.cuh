@@ -107,8 +107,7 @@ struct Params {
 // full_ptr are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
 // products times a factor (element_scores.cuh).
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
-          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kEager_, bool kFlat_,
-          bool kTurns_, bool kAhead, bool kPrefetch_, class Scores_>
+          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, class Scores_>
 struct Shape {
   using T = T_;
   using Params = sm90::Params<T>;
@@ -122,12 +121,7 @@ struct Shape {
   static constexpr int kQueries = kQueries_;
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kBounded = kBounded_;
-  static constexpr bool kFlat = kFlat_;    // rows follow each other as tiles of a row do
-  static constexpr bool kTurns = kTurns_;  // warpgroups multiply one after the other
-  static constexpr bool kEager = kEager_;  // weights are computed without a look at the scores
-  static constexpr bool kPrefetch = kPrefetch_;  // what rows begin with is brought to L2 in time
   static constexpr bool kTerms = Scores::kCount > 0;
-  static_assert(!kTerms || !kEager, "scores are not made twice");
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
   static_assert(kN % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0, "k16 and whole swizzle atoms");
@@ -135,8 +129,8 @@ struct Shape {
   // Registers that threads get: the launch gives all the same number, which the loading warpgroup
   // hands to the others.
   static constexpr int kRegistersAtLaunch = 65536 / (kThreads * kBlocks) / 8 * 8;
-  // Scores, those of the next tile too, weights, and output.
-  static constexpr int kRegistersOfTiles = kN / (kAhead ? 1 : 2) + kN / 4 + kDimV / 2;
+  // Scores, weights, and output.
+  static constexpr int kRegistersOfTiles = kN / 2 + kN / 4 + kDimV / 2;
   static constexpr int kRegistersOfLoader = kPacked                                       ? 48
                                             : kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32
                                                                                           : 40;
@@ -148,8 +142,6 @@ struct Shape {
   // the scores of the next arise.
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
-  static_assert(!(kFlat || kAhead) || (kOverlap && kQueries == 2), "two rows at a time");
-  static_assert(!kAhead || !(kFlat || kTerms), "neither is made for that");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head
   // dim 96 the second slab is half used.

@@ -36,14 +36,6 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barri
       : "memory");
 }
 
-// Brings the box into L2.
-__device__ __forceinline__ void tma_prefetch(const TensorMap& map, int c0, int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map),
-      "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
-}
-
 // As tma_load, into the shared memory of each CTA of the cluster that has a bit in `ctas`, at the
 // same place, and each one's barrier at the same place is told.
 __device__ __forceinline__ void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier,

@@ -23,9 +23,8 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 
 _SMEM_PER_BLOCK, _SMEM_PER_SM = 232448, 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
-_VARIANTS = ("packed", "bounded", "eager", "flat", "turns", "ahead", "prefetch")
+_VARIANTS = ("packed", "bounded")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-_REGISTERS_BESIDE_TWO = 68  # the same beside two tiles of scores, as ptxas 13.5 has it
 # To make scores by more than the scale, of places too; what ptxas 13.5 needs not to spill.
 _REGISTERS_OF_SOFTCAP, _REGISTERS_OF_PLACES = 40, 64
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
@@ -72,16 +71,6 @@ class Sm90Config:
         Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
-    eager : bool
-        Whether weights are computed without a look at the scores, and mended if that was wrong.
-    flat : bool
-        Whether a row's last product runs beside the first one of the next row.
-    turns : bool
-        Whether warpgroups begin their products one after the other (ping-pong).
-    ahead : bool
-        Whether scores of the next tile are begun before those of one are looked at; without turns.
-    prefetch : bool
-        Whether what query tiles begin with is brought to L2 while others are in work.
     scores : tuple of str
         Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
@@ -95,11 +84,6 @@ class Sm90Config:
     blocks: int = 1
     packed: bool = False
     bounded: bool = False
-    eager: bool = False
-    flat: bool = False
-    turns: bool = True
-    ahead: bool = False
-    prefetch: bool = False
     scores: tuple[str, ...] = ()
 
     @property
@@ -127,7 +111,7 @@ class Sm90Config:
     @property
     def tile_registers(self) -> int:
         """Registers of a thread that hold scores, weights and output."""
-        return self.n // (1 if self.ahead else 2) + self.n // 4 + self.dim_v // 2
+        return self.n // 2 + self.n // 4 + self.dim_v // 2
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -146,7 +130,6 @@ class Sm90Config:
         """Return a configuration like this one with registers to make scores, if there is one."""
         groups = min(self.warpgroups, 2)
         like = replace(self, warpgroups=groups, blocks=3 - groups, scores=scores)
-        like = replace(like, eager=False, ahead=False, turns=self.turns or self.ahead)
         return like if like.fault() is None else replace(like, n=min(self.n, 64))
 
     def fault(self) -> str | None:
@@ -170,12 +153,6 @@ class Sm90Config:
         fewest = 2 if self.warpgroups == 1 else 1
         if not fewest <= self.blocks <= 3:
             return mismatch("blocks", self.blocks, f"{fewest} to 3")
-        if self.scores and self.eager:
-            return mismatch("eager", True, "False where more than the scale makes scores")
-        if self.ahead and (self.flat or self.turns or self.scores):
-            return mismatch("ahead", True, "without flat, turns and scores")
-        if (self.flat or self.ahead) and not (self.overlaps and self.queries == 2):
-            return mismatch("flat, ahead", True, "False without room for two rows")
         wrong = self._registers_fault()
         if wrong is not None:
             return wrong
@@ -187,7 +164,7 @@ class Sm90Config:
     def _registers_fault(self) -> str | None:
         """Return what there are not enough registers for, or None."""
         given = self.registers[0]
-        most = given - (_REGISTERS_BESIDE_TWO if self.ahead else _REGISTERS_BESIDE)
+        most = given - _REGISTERS_BESIDE
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
@@ -205,9 +182,7 @@ class Sm90Config:
         """What distinguishes this kernel of a type from others."""
         dims = f"d{self.dim_qk}" + (f"v{self.dim_v}" if self.dim_v != self.dim_qk else "")
         buffers = f"s{self.stages}q{self.queries}b{self.blocks}"
-        flags = (each for each in _VARIANTS if each != "turns" and getattr(self, each))
-        variant = "".join(f"_{each}" for each in flags)
-        variant += "" if self.turns or self.ahead else "_free"
+        variant = "".join(f"_{each}" for each in _VARIANTS if getattr(self, each))
         variant += "".join(f"_{stage}" for stage in self.scores)
         variant = variant.lower().replace("additive<stof::", "bias_").replace(">", "")
         variant = variant.replace("additive<", "bias_")
@@ -222,13 +197,14 @@ SM90_CONFIGS = (
     Sm90Config(96, 96, n=128, warpgroups=2),
     Sm90Config(96, 96, n=64, warpgroups=1, queries=1, blocks=2),
     Sm90Config(128, 128, n=128, warpgroups=2),
-    Sm90Config(128, 128, n=64, warpgroups=1, queries=1, blocks=2),
+    Sm90Config(128, 128, n=64, warpgroups=3),
+    Sm90Config(128, 128, n=64, warpgroups=1, blocks=2),
     Sm90Config(192, 192, n=112, warpgroups=2, queries=1),
     Sm90Config(192, 192, n=64, warpgroups=2),
     Sm90Config(192, 128, n=128, warpgroups=2, queries=1),
     Sm90Config(256, 256, n=64, warpgroups=2, queries=1),
 )
-"""What is compiled ahead: for each head dim the fastest for long rows first."""
+"""What is compiled ahead: each is the fastest somewhere (benchmarks/notes/sm90_attention.md)."""
 
 
 _T = {"float16": "f16", "bfloat16": "bf16"}

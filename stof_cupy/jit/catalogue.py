@@ -239,11 +239,10 @@ def _attention() -> list[KernelSpec]:
     kinds += [ScoreKind(alibi=True), ScoreKind(distances=True)]
     specs += [attention_sm80("float16", 128, shape, kind) for kind in kinds]
     specs += [attention_sm90("float16", config) for config in SM90_CONFIGS]
-    specs.append(attention_sm90("bfloat16", SM90_CONFIGS[0]))
     specs.append(attention_sm90_combine("float16", 128, 128))
     wide = next(config for config in SM90_CONFIGS if config.dim_v == 128)
-    for scores in (("Softcap",), ("Additive<stof::f16>",)):
-        specs.append(attention_sm90("float16", wide.roomy(scores)))
+    specs.append(attention_sm90("bfloat16", wide.roomy(("Softcap",))))
+    specs.append(attention_sm90("float16", wide.roomy(("Additive<stof::f16>",))))
     specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
     specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
     specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]

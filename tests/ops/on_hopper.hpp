@@ -311,10 +311,6 @@ inline void tma_load(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, 
                      L2) {
   tma_load_to(host::rank(), to, map, barrier, c0, c1, c2, c3);
 }
-inline void tma_prefetch(const TensorMap& map, int c0, int, int, int) {
-  const host::Map tensor = map.read();
-  assert(tensor.box[0] == 64 && c0 % 64 == 0);
-}
 inline void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2,
                                int c3, L2, u16 ctas) {
   for (u32 cta = 0; cta < host::cta_count; ++cta)
