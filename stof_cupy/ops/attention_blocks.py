@@ -54,17 +54,17 @@ def makespan(times: NDArray[np.float64], repeats: int, machines: int) -> float:
 def crowded(blocks: int, sm_count: int, resident: int) -> float:
     """Return the blocks of the SM that has most of them, by those of an SM on average.
 
-    Blocks that all run at once are not spread evenly: while the kernel before ends, the next one's
-    come where one of its has ended, to some SMs one more than to others. Of more blocks than can
-    run at once the later ones make up for it, and of fewer than SMs each finds a free one.
+    Blocks that all run at once are not spread evenly if they need more than half of the places:
+    while the kernel before ends, the next one's come where one of its has ended, to some SMs one
+    more than to others. Of more blocks than can run at once the later ones make up for it.
 
     Examples
     --------
-    >>> crowded(384, 128, 4), crowded(384, 128, 3), crowded(600, 128, 4)
-    (1.3333333333333333, 1.0, 1.0)
+    >>> crowded(384, 128, 4), crowded(384, 128, 3), crowded(600, 128, 4), crowded(200, 128, 4)
+    (1.3333333333333333, 1.0, 1.0, 1.0)
     """
     average = blocks / sm_count
-    if not 1 < average <= resident:
+    if not max(resident / 2, 1) < average <= resident:
         return 1.0
     return min(math.ceil(average) + 1, resident) / average
 
