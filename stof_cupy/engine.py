@@ -17,7 +17,7 @@ from stof_cupy.fusion import fuse_epilogues
 from stof_cupy.graph import Graph
 from stof_cupy.interop import export_array, import_array
 from stof_cupy.models.checks import checked
-from stof_cupy.models.inputs import image_inputs, model_inputs
+from stof_cupy.models.inputs import image_inputs, model_inputs, refuse_for_images
 from stof_cupy.models.inspection import Inspection
 from stof_cupy.models.lists import can_be_packed, is_list, run_list
 from stof_cupy.models.opening import checkpoint_folder, open_weights
@@ -277,6 +277,9 @@ class TransformerEngine(TextTasks, Inspection):
     ) -> Any:
         """Check the inputs, run the graph, clear the padding."""
         if self._model.vision is not None:
+            other = {"token_types": token_types, "global_tokens": global_tokens}
+            other["output"] = None if output == "hidden" else output
+            refuse_for_images(lengths=lengths, **other)
             return self._see(ids, mask, layer_masks)
         with checked() as later:
             inputs = model_inputs(

@@ -23,7 +23,14 @@ from stof_cupy.models.images import Vision
 from stof_cupy.models.sparse import Request
 from stof_cupy.models.target import Target
 
-__all__ = ["host_arrays", "image_inputs", "lower_mask", "masks_of", "model_inputs"]
+__all__ = [
+    "host_arrays",
+    "image_inputs",
+    "lower_mask",
+    "masks_of",
+    "model_inputs",
+    "refuse_for_images",
+]
 
 _KEPT = 64
 """Masks made of two that are kept, each as long as both are there."""
@@ -114,6 +121,13 @@ def image_inputs(
     batch, seq = patches.shape[:2]
     masks = masks_of(model, target, mask, layer_masks, (batch, model.heads, seq, seq))
     return {"patches": patches, "places": places, **masks}
+
+
+def refuse_for_images(**given: Any) -> None:
+    """Raise ArgumentError if something is given that an image encoder has no use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(mismatch(name, repr(value), "nothing: the model reads images"))
 
 
 def masks_of(

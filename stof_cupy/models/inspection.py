@@ -9,7 +9,7 @@ from stof_cupy.fusion.report import Report
 from stof_cupy.graph import Graph
 from stof_cupy.interop import import_array
 from stof_cupy.models import Model
-from stof_cupy.models.inputs import model_inputs
+from stof_cupy.models.inputs import image_inputs, model_inputs, refuse_for_images
 from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
 from stof_cupy.runtime.profile import Profile
@@ -41,9 +41,8 @@ class Inspection:
 
         On CUDA every operator is an NVTX range too, for Nsight Systems.
         """
-        ids, _ = import_array(x, "x")
         with self._target.active():
-            inputs = model_inputs(self._model, self._target, ids, lengths, mask, token_types)
+            inputs = self._inputs(x, lengths, mask, token_types)
             return self._program.profile(inputs, repeat=repeat)
 
     def report(self, x: Any, *, mask: Any = None) -> Report:
@@ -51,10 +50,17 @@ class Inspection:
 
         ``print`` shows what was tried and why the winner won, ``save_plot(path)`` draws it.
         """
-        ids, _ = import_array(x, "x")
         with self._target.active():
-            inputs = model_inputs(self._model, self._target, ids, None, mask, None)
-            return self._program.tuned(inputs)
+            return self._program.tuned(self._inputs(x, None, mask, None))
+
+    def _inputs(self, x: Any, lengths: Any, mask: Any, token_types: Any) -> dict[str, Any]:
+        """Return the graph's inputs for token ids, or for the pixels of an image encoder."""
+        vision = self._model.vision
+        if vision is not None:
+            refuse_for_images(lengths=lengths, token_types=token_types)
+            return image_inputs(self._model, vision, self._target, x, mask, None)
+        ids, _ = import_array(x, "x")
+        return model_inputs(self._model, self._target, ids, lengths, mask, token_types)
 
     def explain(self) -> str:
         """Return as text what a run does: where, in which type, and the graph's nodes.

@@ -35,9 +35,7 @@ __all__ = ["Time", "Times", "time_of"]
 
 _WGMMA_FLOPS = 4096  # of an SM per clock
 _SMEM_BYTES = 128  # that an SM reads or writes per clock
-_LONG_US = (
-    450.0  # at the tensor cores' peak: from then on the L2 is as fast as it is in the long run
-)
+_LONG_US = 450.0  # at the tensor cores' peak; from then on the L2 gives what it can sustain
 
 
 class Time(NamedTuple):

@@ -73,6 +73,17 @@ def test_masks_of_patches():
     assert not np.allclose(engine.run(pixels, layer_masks={1: "sliding:w=3"}), whole, atol=1e-3)
 
 
+def test_an_image_encoder_is_profiled_and_reads_nothing_but_images():
+    engine = engine_of(DINOV2)
+    pixels = np.zeros((1, 3, 28, 42), np.float32)
+    assert "attention" in str(engine.profile(pixels, repeat=1))
+    for name, value in (("lengths", [1]), ("token_types", [[0]]), ("output", "logits")):
+        with pytest.raises(ArgumentError, match=f"{name}: got .* the model reads images"):
+            engine.run(pixels, **{name: value})
+    with pytest.raises(ArgumentError, match="lengths: got"):
+        engine.profile(pixels, lengths=[1])
+
+
 def test_features_do_not_depend_on_the_batch():
     engine = engine_of(DINOV2)
     images = [
