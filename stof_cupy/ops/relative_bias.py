@@ -95,9 +95,13 @@ class RelativeBias:
             return self.table[_uploaded(reach, *how, self.table.device.id)].T
         return self.table[self._bucket(np.arange(-reach, reach + 1))].T
 
-    def toarray(self, seq_q: int, seq_k: int) -> NDArray[Any]:
-        """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests."""
-        distance = np.arange(seq_k) - np.arange(seq_k - seq_q, seq_k)[:, None]
+    def toarray(self, seq_q: int, seq_k: int, query_at: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests.
+
+        `query_at`, int ``(seq_q,)``, are the keys at which queries stand; default: the last ones.
+        """
+        queries = np.arange(seq_k - seq_q, seq_k) if query_at is None else query_at
+        distance = np.arange(seq_k) - queries[:, None]
         bias: NDArray[Any] = np.moveaxis(self.table[self._bucket(distance)], -1, 0)
         return bias
 
