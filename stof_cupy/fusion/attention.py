@@ -198,7 +198,7 @@ def scale_into_attention(node: Node, uses: Mapping[Node, int]) -> Replacement | 
         scale *= part.factor
     inputs = [
         each if part is None else part.base
-        for each, part in zip(node.inputs, [*parts, *[None] * 4], strict=True)
+        for each, part in zip(node.inputs, [*parts, *[None] * 5], strict=True)
     ]
 
     def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:

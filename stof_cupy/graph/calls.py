@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.graph import meaning, primitives
 from stof_cupy.graph.calls_decoder import DECODER_CALLS
 from stof_cupy.graph.turned import normed_by
 from stof_cupy.ops._arrays import is_cupy
-from stof_cupy.ops.attention import attention
+from stof_cupy.ops.attention import attend
+from stof_cupy.ops.attention_args import Scores
 from stof_cupy.ops.elementwise import add, gelu
 from stof_cupy.ops.embedding import embedding
 from stof_cupy.ops.epilogue import SLAB, Epilogue
@@ -92,6 +95,7 @@ def _attention(
     mask: Any,
     lengths: Array | None,
     table: Array | None,
+    query_at: Array | None = None,
     *,
     scale: float | None,
     softcap: float | None,
@@ -102,9 +106,37 @@ def _attention(
     bias = None
     if table is not None:
         bias = RelativeBias(table, bidirectional=bidirectional, max_distance=max_distance)
-    return attention(
-        q, k, v, mask, scale=scale, softcap=softcap, kv_lengths=lengths, bias=bias, out=out
-    )
+    positions = None if query_at is None else _positions(query_at, k.shape[2])
+    scores = Scores(scale=scale, softcap=softcap, bias=bias, positions=positions)
+    return attend(q, k, v, mask, scores, kv_lengths=lengths, return_lse=False, out=out)
+
+
+def _positions(query_at: Array, keys: int) -> tuple[Array, Array]:
+    """Return where queries and keys stand; on the host, if queries stand at keys."""
+    if is_cupy(query_at):
+        return query_at, _numbers(_room(keys), query_at.device.id)[:keys]
+    low, high = (query_at.min(), query_at.max()) if query_at.size else (0, 0)
+    if low < 0 or high >= max(keys, 1):
+        expected = f"positions from 0 to {keys - 1}"
+        raise ArgumentError(mismatch("query_at", int(low if low < 0 else high), expected))
+    return query_at.astype(np.int64, copy=False), np.arange(keys)
+
+
+def _room(count: int) -> int:
+    """Return the next power of two: few arrays serve all counts."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+@cache
+def _numbers(count: int, device: int) -> Array:
+    """Return 0 to ``count - 1``, uploaded once and never dropped: captured runs read it."""
+    import cupy
+
+    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
+        array = cupy.asarray(np.arange(count, dtype=np.int32))
+        # Runs on other streams than the current one may read it.
+        cupy.cuda.get_current_stream().synchronize()
+        return array
 
 
 def _embedding(

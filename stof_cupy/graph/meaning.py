@@ -139,6 +139,7 @@ def attention(
     mask: Any,
     lengths: Array | None,
     relative_bias: Array | None = None,
+    query_at: Array | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
@@ -153,7 +154,7 @@ def attention(
         scores = softcap * np.tanh(scores / softcap)
     if relative_bias is not None:
         bias = RelativeBias(relative_bias, bidirectional=bidirectional, max_distance=max_distance)
-        scores = scores + bias.toarray(*scores.shape[2:])
+        scores = scores + bias.toarray(scores.shape[2], scores.shape[3], query_at)
     kept = np.ones(scores.shape, bool)
     if mask is not None:
         kept &= np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask, bool)

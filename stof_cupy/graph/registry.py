@@ -87,7 +87,7 @@ _TABLE = (
         "The row_statistics of a told_gemm, without another look at its rows.",
     ),
     OpDef(
-        "attention", "CI", ports("q k v", "mask:mask lengths:lengths relative_bias"),
+        "attention", "CI", ports("q k v", "mask:mask lengths:lengths relative_bias query_at:int"),
         (
             Attr("scale", "a finite number, or None: 1 / sqrt(head_dim)", finite_or_none, None),
             Attr("softcap", "a positive number, or None", positive_or_none, None),
@@ -97,7 +97,9 @@ _TABLE = (
         shapes.attention, meaning.attention,
         "``softmax(scale * q @ k.T) @ v`` over the kept elements; a row that keeps none is 0. With "
         "a softcap, scores are ``softcap * tanh(scores / softcap)``; relative_bias is T5's, see "
-        "`stof_cupy.ops.relative_bias.RelativeBias`, which the last two attributes belong to.",
+        "`stof_cupy.ops.relative_bias.RelativeBias`, which the last two attributes belong to. It "
+        "counts from the keys at which queries stand, ``query_at``, without which they are the "
+        "last ones; on a GPU nobody looks whether there are such keys.",
     ),
     OpDef(
         "matmul", "CI", ports("x y"), (),

@@ -155,8 +155,8 @@ def merge_heads(shapes: Shapes, attrs: Attrs) -> Shape:
 def attention(shapes: Shapes, attrs: Attrs) -> Shape:
     """``q (batch, heads, sq, d), k (batch, kv, sk, d), v (batch, kv, sk, dv) -> as q, with dv``.
 
-    Beside them lengths (batch,), relative_bias (buckets, heads) and mask (sq, sk), which in a run
-    may have leading axes that broadcast to (batch, heads).
+    Beside them lengths (batch,), relative_bias (buckets, heads), query_at (sq,) and mask (sq, sk),
+    which in a run may have leading axes that broadcast to (batch, heads).
     """
     q = ranked(shapes, "q", 4)
     k = ranked(shapes, "k", 4)
@@ -169,4 +169,7 @@ def attention(shapes: Shapes, attrs: Attrs) -> Shape:
     expect("mask", shapes["mask"], (q[2], k[2]), "a mask is (query positions, key positions)")
     expect("lengths", shapes["lengths"], (q[0],), f"q has shape {format_shape(q)}")
     expect("relative_bias", shapes["relative_bias"], (None, heads), "it is (buckets, heads)")
+    expect("query_at", shapes["query_at"], (q[2],), f"q has shape {format_shape(q)}")
+    if shapes["relative_bias"] is None and shapes["query_at"] is not None:
+        raise GraphError(mismatch("query_at", "an input", "None: there is no relative_bias"))
     return (q[0], heads, q[2], v[3])

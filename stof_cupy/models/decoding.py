@@ -1,18 +1,18 @@
 """Generates text with a decoder: the prompts at once, then token by token from a cache.
 
 Prompts of a batch are padded on the right. What a pad token leaves in the cache is masked by the
-sequence's length and overwritten by its next tokens.
+sequence's length and overwritten by its next tokens. Of a decoder that reads a source the prompts
+are the source, and it begins with a token of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 from stof_cupy.models import Model
 from stof_cupy.models.inputs import model_inputs
@@ -21,7 +21,7 @@ from stof_cupy.models.session import Runner, Session, Sessions, capacity_for
 from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import pad
 
-__all__ = ["check_prompts", "generate", "listed", "stop_tokens"]
+__all__ = ["check_prompts", "generate", "listed", "read_source", "stop_tokens"]
 
 Ints = NDArray[np.int32]
 
@@ -49,7 +49,7 @@ def generate(
     target : Target
         Has to be active.
     sessions : Sessions
-        Where the caches of a decoder come from.
+        Where the caches come from.
     prompts : sequence of sequence of int
         Token ids, checked by :func:`check_prompts`.
     max_new_tokens : int
@@ -61,19 +61,16 @@ def generate(
     """
     ids, lengths = pad(prompts)
     said = _Said(len(prompts), stop, emit)
+    decoder, longest = model.decoder or model, int(lengths.max())
+    size: tuple[int, ...] = (len(prompts), capacity_for(model, longest + max_new_tokens))
     if model.decoder is not None:
-        given = _read_source(model, runner, target, ids, lengths)
-        growing = Growing(model.decoder, runner, target, len(prompts), max_new_tokens + 1, given)
-        tokens = np.full(len(prompts), model.start)
-        for _ in range(max_new_tokens):
-            tokens = sampler(growing.step(tokens))
-            if not said.add(tokens):
-                break
-        return said.out
-    capacity = capacity_for(model, int(lengths.max()) + max_new_tokens)
-    size = (len(prompts), capacity)
-    with sessions.use(*size, lambda: Session(model, runner, target, *size)) as session:
-        logits = session.prefill(ids, lengths)
+        size = (len(prompts), capacity_for(decoder, max_new_tokens), capacity_for(model, longest))
+    with sessions.use(size, lambda: Session(decoder, runner, target, *size)) as session:
+        logits = None
+        if model.decoder is not None:
+            session.begin(model.start, read_source(model, runner, target, ids, lengths))
+        else:
+            logits = session.prefill(ids, lengths)
         follow = _follow_best if sampler.temperature == 0 else _follow_drawn
         follow(session, logits, sampler, max_new_tokens, said, ahead=target.device is not None)
     return said.out
@@ -106,9 +103,13 @@ def _follow_best(
     """Take the best token again and again, on the device.
 
     With `ahead` the next one is launched before this one is looked at, so that the device never
-    waits for the host; after the last of all sequences that is one in vain.
+    waits for the host; after the last of all sequences that is one in vain. Without `logits` the
+    first token is not read yet.
     """
-    session.take_best(logits)
+    if logits is None:
+        session.step(greedy=True)
+    else:
+        session.take_best(logits)
     for left in range(count - 1, -1, -1):
         wait = session.reading()
         if ahead and left:
@@ -123,6 +124,7 @@ def _follow_drawn(
     session: Session, logits: Any, sampler: Sampler, count: int, said: _Said, *, ahead: bool
 ) -> None:
     """Draw tokens on the host, from a generator that is the same everywhere."""
+    logits = session.step(greedy=False) if logits is None else logits
     for left in range(count - 1, -1, -1):
         tokens = sampler(logits)
         if not said.add(tokens) or not left:
@@ -131,7 +133,7 @@ def _follow_drawn(
         logits = session.step(greedy=False)
 
 
-def _read_source(
+def read_source(
     model: Model, runner: Runner, target: Target, ids: Ints, lengths: NDArray[np.int32]
 ) -> dict[str, Any]:
     """Return what the decoder of an encoder-decoder is told of its source."""
@@ -139,51 +141,6 @@ def _read_source(
     hidden = runner.run(model.graph, given)["hidden"]
     bridge: Any = model.bridge
     return {**runner.run(bridge, {"hidden": hidden}), "source_lengths": given["lengths"]}
-
-
-class Growing:
-    """The caches of sequences that are equally long, as many keys of them as there are tokens.
-
-    That is what a bias by distance takes, which counts from the last key. No run is like another.
-
-    Parameters
-    ----------
-    model, runner, target, batch, capacity
-        As of `Session`.
-    given : mapping of str to array
-        Further inputs of each run.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        runner: Runner,
-        target: Target,
-        batch: int,
-        capacity: int,
-        given: Mapping[str, Any],
-    ) -> None:
-        self._model, self._runner, self._target = model, runner, target
-        self._given, self._length = given, 0
-        dtype = as_dtype(target.dtype) if target.device is not None else np.dtype(np.float32)
-        self._caches = {
-            name: target.xp.zeros((batch, node.shape[1], capacity, node.shape[3]), dtype)
-            for name, node in model.graph.inputs.items()
-            if node.dtype == "cache"
-        }
-
-    def step(self, tokens: NDArray[Any]) -> Any:
-        """Take one token a sequence; return the logits (batch, vocab) of what follows it."""
-        put, batch = self._target.xp.asarray, len(tokens)
-        self._length += 1
-        given = {
-            "ids": put(tokens.astype(np.int32)[:, None]),
-            "positions": put(np.full((batch, 1), self._length - 1, np.int32)),
-            "rows": put(np.arange(batch, dtype=np.int32)[:, None]),
-            **{name: cache[:, :, : self._length] for name, cache in self._caches.items()},
-            **self._given,
-        }
-        return self._runner.run(self._model.graph, given)["logits"][:, 0]
 
 
 def listed(prompts: Any) -> list[Any]:

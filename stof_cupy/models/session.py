@@ -62,7 +62,8 @@ def capacity_for(model: Model, tokens: int) -> int:
 class Session:
     """The caches of a batch of sequences, and how far each has come.
 
-    The caches of layers with a window are rings of its size.
+    The caches of layers with a window are rings of its size. A decoder that reads a source is told
+    of it by `begin`, others by `prefill` of their prompts.
 
     Parameters
     ----------
@@ -74,6 +75,8 @@ class Session:
     batch : int
     capacity : int
         The most tokens of a sequence.
+    source : int
+        The most tokens of a source, where the decoder reads one.
 
     Attributes
     ----------
@@ -82,20 +85,33 @@ class Session:
     """
 
     def __init__(
-        self, model: Model, runner: Runner, target: Target, batch: int, capacity: int
+        self,
+        model: Model,
+        runner: Runner,
+        target: Target,
+        batch: int,
+        capacity: int,
+        source: int = 0,
     ) -> None:
         self._model, self._runner, self._target = model, runner, target
         xp = target.xp
         dtype = as_dtype(target.dtype) if target.device is not None else np.dtype(np.float32)
         windows = [mask.window for mask in model.layer_masks if mask.window is not None]
         self._near = min([capacity, *(window + 1 for window in windows)])
-        sizes = {"keys": capacity, "near": self._near}
-        caches = {n: node for n, node in model.graph.inputs.items() if node.dtype == "cache"}
-        self._rings = {name for name, node in caches.items() if node.shape[2] == "near"}
-        self._caches = {
-            name: xp.zeros((batch, node.shape[1], sizes[str(node.shape[2])], node.shape[3]), dtype)
-            for name, node in caches.items()
-        }
+        sizes = {"batch": batch, "keys": capacity, "near": self._near, "source": source}
+        declared = model.graph.inputs
+
+        def rooms(names: list[str]) -> dict[str, Any]:
+            shapes = {
+                n: [sizes[d] if isinstance(d, str) else d for d in declared[n].shape] for n in names
+            }
+            return {name: xp.zeros(shape, dtype) for name, shape in shapes.items()}
+
+        self._caches = rooms([name for name, node in declared.items() if node.dtype == "cache"])
+        self._rings = {name for name in self._caches if declared[name].shape[2] == "near"}
+        self._source = rooms([name for name, node in declared.items() if "source" in node.shape])
+        if self._source:
+            self._source["source_lengths"] = xp.zeros(batch, np.int32)
         self.tokens = xp.zeros(batch, np.int64)
         self._positions, self._lengths = xp.zeros(batch, np.int32), xp.ones(batch, np.int32)
         self._inputs = {
@@ -104,7 +120,10 @@ class Session:
             "rows": xp.arange(batch, dtype=np.int64)[:, None],
             "lengths": self._lengths,
             **self._caches,
+            **self._source,
         }
+        if "query_at" in declared:  # one for all: such sequences are equally long
+            self._inputs["query_at"] = self._positions[:1]
         self._steps: dict[bool, Callable[[], dict[str, Any]]] = {}
         self._copied: Any = None
 
@@ -129,6 +148,21 @@ class Session:
         self._positions[...] = put(lengths.astype(np.int32) - 1)
         self._lengths[...] = put(lengths.astype(np.int32))
         return logits
+
+    def begin(self, token: int, source: Mapping[str, Any]) -> None:
+        """Let this be the first token of each sequence, which the model has not read yet.
+
+        `source` has, on the target, the inputs of the decoder that its source makes.
+        """
+        self.tokens[...] = token
+        self._positions[...], self._lengths[...] = 0, 1
+        for name, room in self._source.items():
+            given = source[name]
+            if room.ndim == 1:
+                room[...] = given
+            else:  # what lies beyond is masked by `source_lengths`
+                given = given.astype(room.dtype, copy=False)
+                _bits(room)[:, :, : given.shape[2]] = _bits(given)
 
     def take_best(self, logits: Any) -> None:
         """Let the token of the highest logit be the next one of each sequence."""
@@ -192,12 +226,14 @@ class Session:
         last = lengths.astype(np.int64)[:, None] - 1
         places = last - (last - np.arange(self._near)) % self._near
         found = self._target.xp.asarray(np.maximum(places, 0))  # of what is masked, anything
-        bits = np.dtype(
-            f"u{next(iter(self._caches.values())).itemsize}"
-        )  # CuPy indexes no bfloat16
         for name in self._rings:
             for row, ring in enumerate(self._caches[name]):
-                ring.view(bits)[...] = caches[name][row].view(bits)[:, found[row]]
+                _bits(ring)[...] = _bits(caches[name][row])[:, found[row]]
+
+
+def _bits(x: Any) -> Any:
+    """View floats as integers: CuPy indexes no bfloat16."""
+    return x.view(np.dtype(f"u{x.itemsize}"))
 
 
 class Sessions:
@@ -213,18 +249,18 @@ class Sessions:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._idle: OrderedDict[tuple[int, int], Session] = OrderedDict()
+        self._idle: OrderedDict[tuple[int, ...], Session] = OrderedDict()
         self._lock = threading.Lock()
 
     @contextmanager
-    def use(self, batch: int, capacity: int, make: Callable[[], Session]) -> Iterator[Session]:
+    def use(self, size: tuple[int, ...], make: Callable[[], Session]) -> Iterator[Session]:
         """Give a session of that size, made if none is kept; one that failed is dropped."""
         with self._lock:
-            session = self._idle.pop((batch, capacity), None)
+            session = self._idle.pop(size, None)
         session = make() if session is None else session
         yield session
         with self._lock:
-            self._idle[batch, capacity] = session
+            self._idle[size] = session
             while len(self._idle) > self._most:
                 self._idle.popitem(last=False)
 

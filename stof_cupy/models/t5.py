@@ -166,14 +166,14 @@ def _decode(parts: _Parts, table: np.ndarray[Any, Any]) -> None:
     shared = g.constant("shared.weight", table)
     x = g.embedding(ids, shared)
     source = g.input("source_lengths", ("batch",), "lengths")
-    bias = parts.bias("decoder")
+    query_at, bias = g.input("query_at", ("seq",), "int"), parts.bias("decoder")
     for i in range(c.decoder_layers):
         name = f"decoder.block.{i}.layer"
         y = parts.norm(f"{name}.0.layer_norm", x)
         q, k, v = (parts.heads(f"{name}.0.SelfAttention.{part}", y) for part in "qkv")
         k, v = given.cached(i, k, v)
         y = g.attention(
-            q, k, v, given.mask(i), given.lengths, bias,
+            q, k, v, given.mask(i), given.lengths, bias, query_at,
             scale=1.0, bidirectional=False, max_distance=c.max_distance,
         )  # fmt: skip
         x = parts.out(f"{name}.0.SelfAttention.o", y, x)

@@ -56,9 +56,10 @@ class Scores:
     bias : array or RelativeBias or None
         After `validate` an array is broadcast to ``(batch, heads, seq_q, seq_k)``.
     alibi, sinks : float32 array (heads,) or None
-    positions : pair of int64 arrays (seq_q,) and (seq_k,), or None
-        Where queries and keys stand, for biases by distance; None: query ``i`` stands at key
-        ``i + seq_k - seq_q``.
+    positions : pair of int arrays (seq_q,) and (seq_k,), or None
+        Where queries and keys stand, for biases by distance, at most ``seq_q + seq_k`` apart;
+        None: query ``i`` stands at key ``i + seq_k - seq_q``. Arrays on the host are uploaded;
+        int32 on the device is read when a kernel runs.
     """
 
     scale: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -91,13 +91,19 @@ class RelativeBias:
         """
         reach = self.max_distance if reach is None else min(reach, self.max_distance)
         if is_cupy(self.table):
+            room = min(self.max_distance, 1 << reach.bit_length())  # few arrays serve all reaches
             how = (len(self.table), self.bidirectional, self.max_distance)
-            return self.table[_uploaded(reach, *how, self.table.device.id)].T
+            buckets = _uploaded(room, *how, self.table.device.id)
+            return self.table[buckets[room - reach : room + reach + 1]].T
         return self.table[self._bucket(np.arange(-reach, reach + 1))].T
 
-    def toarray(self, seq_q: int, seq_k: int) -> NDArray[Any]:
-        """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests."""
-        distance = np.arange(seq_k) - np.arange(seq_k - seq_q, seq_k)[:, None]
+    def toarray(self, seq_q: int, seq_k: int, query_at: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests.
+
+        `query_at`, int ``(seq_q,)``, are the keys at which queries stand; default: the last ones.
+        """
+        queries = np.arange(seq_k - seq_q, seq_k) if query_at is None else query_at
+        distance = np.arange(seq_k) - queries[:, None]
         bias: NDArray[Any] = np.moveaxis(self.table[self._bucket(distance)], -1, 0)
         return bias
 
@@ -123,11 +129,12 @@ def _buckets(
     return bucket
 
 
-@lru_cache(maxsize=64)
+@cache
 def _uploaded(reach: int, buckets: int, bidirectional: bool, max_distance: int, device: int) -> Any:
     """Return the buckets of distances from -reach to reach on a device, uploaded once.
 
-    A run that is captured for a CUDA graph can upload nothing.
+    A run that is captured for a CUDA graph can upload nothing, and reads it again whenever it is
+    launched: it is never dropped.
     """
     import cupy
 

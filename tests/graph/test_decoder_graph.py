@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stof_cupy import RelativeBias, attention
 from stof_cupy.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from stof_cupy.graph import Executor, Graph, meaning_decoder, verify
 from stof_cupy.graph.frequencies import Frequencies
@@ -114,6 +115,53 @@ def test_with_a_cache_it_continues(first):
         assert not np.isnan(caches["cache_k"][:, :, :end]).any()
         start = end
     np.testing.assert_allclose(np.concatenate(got, axis=1), expected, atol=1e-5)
+
+
+def biased() -> Graph:
+    """Attention whose bias counts from where queries stand."""
+    g = Graph("biased", dims=("batch", "seq", "keys"))
+    q = g.input("q", ("batch", 2, "seq", 8), "float")
+    k, v = (g.input(name, ("batch", 2, "keys", 8), "float") for name in "kv")
+    at = g.input("query_at", ("seq",), "int")
+    table = g.constant("table", rng(3).standard_normal((8, 2)).astype(np.float32))
+    lengths = g.input("lengths", ("batch",), "lengths")
+    how = {"scale": 1.0, "bidirectional": False, "max_distance": 20}
+    g.output("y", g.attention(q, k, v, None, lengths, table, at, **how))
+    return g
+
+
+@pytest.mark.parametrize("at", [[8], [0], [29], [3, 17]])
+def test_a_bias_counts_from_where_queries_stand(at):
+    graph, draw = biased(), rng(4)
+    verify(graph)
+    q = draw.standard_normal((2, 2, len(at), 8))
+    given = {name: draw.standard_normal((2, 2, 30, 8)) for name in "kv"}
+    given = {"q": q, **given, "query_at": np.int32(at), "lengths": np.full(2, max(at) + 1)}
+    got = Executor(graph, backend="numpy").run(given)["y"]
+    np.testing.assert_allclose(got, evaluate(graph, given)["y"], atol=2e-5)
+    if len(at) == 1:  # as of a cache that ends with the query
+        alone = attention(
+            q, given["k"][:, :, : at[0] + 1], given["v"][:, :, : at[0] + 1], scale=1.0,
+            bias=RelativeBias(graph.constants["table"], bidirectional=False, max_distance=20),
+        )  # fmt: skip
+        np.testing.assert_allclose(got, alone, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("at", "error", "match"),
+    [
+        (np.int32([30]), ArgumentError, "query_at: got 30, expected positions from 0 to 29"),
+        (np.int32([-1]), ArgumentError, "query_at: got -1"),
+        (np.int32([1, 2]), ShapeError, "query_at"),
+        (np.float32([1]), DTypeError, "query_at.*expected integers"),
+        (None, ArgumentError, "query_at.*nothing"),
+    ],
+)
+def test_where_queries_stand_is_checked(at, error, match):
+    given = {"q": np.zeros((2, 2, 1, 8)), "query_at": at}
+    given |= {name: np.zeros((2, 2, 30, 8)) for name in "kv"}
+    with pytest.raises(error, match=match):
+        Executor(biased(), backend="numpy").run(given)
 
 
 @pytest.mark.parametrize(

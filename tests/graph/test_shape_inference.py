@@ -91,7 +91,7 @@ GOOD = [
     ("columns", {"x": HIDDEN}, {"start": 0, "stop": 4}, ("batch", "seq", 4)),
     (
         "attention",
-        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 4)},
+        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 4), "query_at": ("seq",)},
         {"bidirectional": False, "max_distance": 64},
         HEADS,
     ),
@@ -211,6 +211,18 @@ BAD = [
         {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 2)},
         {},
         r"relative_bias: got \(32, 2\), expected \(any, 4\)",
+    ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 4), "query_at": ("batch",)},
+        {},
+        r"query_at: got \(batch,\), expected \(seq,\)",
+    ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "query_at": ("seq",)},
+        {},
+        r"query_at: got an input, expected None: there is no relative_bias",
     ),
     ("rms_norm", {"x": HEADS, "weight": (4,)}, {"eps": 1}, r"weight: got \(4,\), expected \(5,\)"),
     ("gated", {"x": HIDDEN, "y": (6,)}, {}, r"y: got \(6,\), expected \(batch, seq, 6\)"),

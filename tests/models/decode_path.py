@@ -11,9 +11,10 @@ import sys
 import warnings
 from typing import Any
 
-from tests.goldens.cases import GEMMA3, GPT2, LLAMA
+from tests.goldens.cases import GEMMA3, GPT2, LLAMA, T5
 
-CASES = {"gpt2": GPT2, "llama": LLAMA, "gemma3": {**GEMMA3, "max_position_embeddings": 512}}
+GEMMA3 = {**GEMMA3, "max_position_embeddings": 512}
+CASES = {"gpt2": GPT2, "llama": LLAMA, "gemma3": GEMMA3, "t5": T5}
 
 
 def add_what_it_lacks() -> None:
@@ -35,7 +36,7 @@ def add_what_it_lacks() -> None:
 
 
 def told(config: dict[str, Any], prompts: list[list[int]], count: int) -> dict[str, Any]:
-    """Return what is asked for by the first tokens of a size, and by more of them."""
+    """Return what is asked for by the first texts of a size, and by more of them."""
     from stof_cupy import TransformerEngine, models
     from tests.runtime import fake_cuda
 
@@ -44,7 +45,7 @@ def told(config: dict[str, Any], prompts: list[list[int]], count: int) -> dict[s
     runs = []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        for _ in range(2):
+        for _ in range(3):  # the second time, what reads a source is recorded
             fake_cuda.LOG.clear()
             engine.generate(prompts, max_new_tokens=count, stop=())
             runs.append(list(fake_cuda.LOG))

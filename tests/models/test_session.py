@@ -18,7 +18,7 @@ from stof_cupy.models import decoding
 from stof_cupy.models.sampling import Sampler
 from stof_cupy.models.session import Runner, Session, Sessions, capacity_for
 from stof_cupy.runtime import Options, Program
-from tests.goldens.cases import DECODERS, GEMMA3, GPT2, LLAMA, NEW
+from tests.goldens.cases import DECODERS, GEMMA3, GPT2, LLAMA, NEW, SEQ2SEQ, T5
 from tests.models.test_decoders import engine_of, tokens
 from tests.runtime.fake import FakeRecorder
 
@@ -32,7 +32,12 @@ class Watched:
         self.recorder = FakeRecorder(**how)
         self.engine = engine_of(config)
         options = Options(record=True, recorder=self.recorder)
-        self.engine._program = Program(self.engine._model.graph, options=options)
+        model = self.engine._model
+        if model.decoder is None:
+            self.engine._program = Program(model.graph, options=options)
+        else:  # what reads its source is not what is watched here
+            graph = model.decoder.graph
+            self.engine._others[graph.name] = Program(graph, options=options)
         self.engine._sessions = Sessions(2)
         self.runs = 0
         run = self.engine._run
@@ -63,6 +68,44 @@ def test_a_token_is_one_replay(name):
         expected = alone.generate(shorter, max_new_tokens=count, stop=())
         assert watched.engine.generate(shorter, max_new_tokens=count, stop=()) == expected
     assert watched.runs == 3 and watched.replays == [NEW - 1 + 4]
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_a_token_is_one_replay_of_a_decoder_that_reads_a_source(name):
+    watched = Watched(SEQ2SEQ[name])
+    with np.load(GOLDEN.with_name("t5.npz")) as golden:
+        ids, greedy = golden[f"{name}/ids"].tolist(), golden[f"{name}/greedy"].tolist()
+    assert watched.engine.generate(ids, max_new_tokens=NEW, stop=()) == greedy
+    assert watched.runs == 2 and watched.replays == [NEW]  # encoder and bridge
+    # Other sources, shorter and of other lengths, and another number of tokens.
+    alone = engine_of(SEQ2SEQ[name])
+    for prompts in ([[5, 6, 7], [9]], [[3], [*range(2, 40)]]):
+        expected = [alone.generate([row], max_new_tokens=9, stop=())[0] for row in prompts]
+        assert watched.engine.generate(prompts, max_new_tokens=9, stop=()) == expected
+    assert watched.replays == [NEW + 18]
+    how: dict[str, Any] = {"max_new_tokens": 9, "temperature": 0.9, "top_p": 0.8, "seed": 3}
+    assert watched.engine.generate(ids, **how) == alone.generate(ids, **how)
+    assert watched.replays == [NEW + 18, 9]
+    assert len(watched.engine._sessions._idle) == 1
+    # A source beyond the room is another session, and so are more tokens.
+    long = [[5, 6, 7] * 30, [7]]
+    assert watched.engine.generate(long, max_new_tokens=70) == alone.generate(
+        long, max_new_tokens=70
+    )
+    assert [*watched.engine._sessions._idle] == [(2, 64, 64), (2, 128, 128)]
+
+
+def test_a_source_ends_where_it_ends():
+    """Whatever an earlier, longer one has left behind it."""
+    watched, long = Watched(T5), [[*range(2, 60)]]
+    watched.engine.generate(long, max_new_tokens=5, stop=())
+    (session,) = watched.engine._sessions._idle.values()
+    for name, room in session._source.items():
+        if name.startswith("cross"):
+            room[:, :, 3:] = np.nan
+    short = [[5, 6, 7]]
+    expected = engine_of(T5).generate(short, max_new_tokens=12, stop=())
+    assert watched.engine.generate(short, max_new_tokens=12, stop=()) == expected
 
 
 @pytest.mark.parametrize("config", [GPT2, LLAMA, GEMMA3], ids=["gpt2", "llama", "gemma3"])
@@ -148,22 +191,22 @@ def test_sessions_are_kept_by_size_and_bounded():
 
     sessions = Sessions(2)
     for batch in (1, 1, 2, 1, 3, 1, 2):
-        with sessions.use(batch, 64, make):
+        with sessions.use((batch, 64), make):
             pass
     assert len(made) == 4  # 1, 2, 3, and 2 again
-    with sessions.use(1, 64, make) as one, sessions.use(1, 64, make) as other:
+    with sessions.use((1, 64), make) as one, sessions.use((1, 64), make) as other:
         assert one is not other
-    with pytest.raises(ValueError), sessions.use(9, 64, make):
+    with pytest.raises(ValueError), sessions.use((9, 64), make):
         raise ValueError
     count = len(made)
-    with sessions.use(9, 64, make):
+    with sessions.use((9, 64), make):
         assert len(made) == count + 1
     sessions.clear()
-    with sessions.use(1, 64, make):
+    with sessions.use((1, 64), make):
         assert len(made) == count + 2
     nothing = Sessions(0)
     for _ in range(2):
-        with nothing.use(1, 64, make):
+        with nothing.use((1, 64), make):
             pass
     assert len(made) == count + 4
 
@@ -193,3 +236,15 @@ def test_recorded_tokens_are_those_that_are_not(name, dtype):
     for count in (30, 7):
         expected = plain.generate(prompts, max_new_tokens=count, stop=())
         assert recorded.generate(prompts, max_new_tokens=count, stop=()) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_recorded_tokens_of_a_decoder_that_reads_a_source(name):
+    plain, recorded = (
+        engine_of(SEQ2SEQ[name], backend="cuda", dtype="bfloat16", cuda_graphs=graphs)
+        for graphs in (False, True)
+    )
+    for prompts in ([[5, 6, 7], [9]], [[3], [*range(2, 40)]]):
+        expected = plain.generate(prompts, max_new_tokens=30, stop=())
+        assert recorded.generate(prompts, max_new_tokens=30, stop=()) == expected

@@ -12,8 +12,8 @@ from stof_cupy import TransformerEngine, models
 from stof_cupy.errors import CheckpointNotFoundError, ConfigError, UnsupportedError, WeightError
 from stof_cupy.graph import Executor
 from stof_cupy.models import zoo
-from stof_cupy.models.decoding import Growing, _read_source
-from stof_cupy.models.session import Runner
+from stof_cupy.models.decoding import read_source
+from stof_cupy.models.session import Runner, Session
 from stof_cupy.testing import assert_close
 from tests.goldens.cases import NEW, SEED, SEQ2SEQ, T5
 from tests.models.test_decoders import close, engine_of
@@ -31,13 +31,14 @@ def last_logits(engine: TransformerEngine, ids: np.ndarray, tokens: np.ndarray) 
     """Return the logits that follow `tokens`, fed one by one."""
     model, runner = engine._model, Runner(engine._run, engine._bind)
     lengths = np.full(len(ids), ids.shape[1], np.int32)
-    given = _read_source(model, runner, engine._target, ids, lengths)
     decoder: Any = model.decoder
-    room = 1 + tokens.shape[1]
-    growing = Growing(decoder, runner, engine._target, len(ids), room, given)
-    logits = growing.step(np.full(len(ids), model.start))
+    size = (len(ids), 1 + tokens.shape[1], ids.shape[1])
+    session = Session(decoder, runner, engine._target, *size)
+    session.begin(model.start, read_source(model, runner, engine._target, ids, lengths))
+    logits: np.ndarray = session.step(greedy=False)
     for step in tokens.T:
-        logits = growing.step(step)
+        session.take(step)
+        logits = session.step(greedy=False)
     return logits
 
 
@@ -57,6 +58,13 @@ def test_a_ragged_batch_gives_what_each_gives_alone():
     assert engine.generate(prompts, max_new_tokens=12) == alone
     hidden = engine.run(np.array([[5, 6, 7, 8]]), lengths=np.array([3]))
     close(hidden[0, :3], engine.run([[5, 6, 7]])[0])
+
+
+def test_on_numpy_in_a_type_that_it_does_not_compute_in(golden):
+    engine = engine_of(SEQ2SEQ["t5-gated"], dtype="float16")
+    greedy = golden["t5-gated/greedy"].tolist()
+    got = engine.generate(golden["t5-gated/ids"].tolist(), max_new_tokens=NEW, stop=())
+    assert got == greedy
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,9 @@ def check(
     q, k, v = arrays
     out = poison((*q.shape[:3], v.shape[3]), q.dtype)
     lse = poison(q.shape[:3], np.float32)
-    lengths = args.pop("kv_lengths", None)
-    _, problem, bsr, scores = validate(q, k, v, mask, Scores(**args), lengths, out)
+    lengths, positions = args.pop("kv_lengths", None), args.pop("positions", None)
+    terms = Scores(**args, positions=positions)
+    _, problem, bsr, scores = validate(q, k, v, mask, terms, lengths, out)
     problem = replace(problem, dtype=q.dtype.name)
     config = config_of(problem, scores, shape, bsr, pack=pack)
     if cut is not None:
@@ -47,6 +48,8 @@ def check(
     for spec, blocks, fields in every:
         on_host.launch(spec, (blocks, 1), **fields)
     args |= {"kv_lengths": lengths, "return_lse": True}
+    if positions is not None:
+        args["bias"] = args["bias"].toarray(problem.seq_q, problem.seq_k, positions[0])
     dense = mask.toarray() if hasattr(mask, "toarray") else mask
     exact, exact_lse = reference.attention(q, k, v, dense, **args)
     low, _ = reference.attention(q, k, v, dense, **args, precision=q.dtype.name)
@@ -135,6 +138,18 @@ def test_score_modifications(feature: str) -> None:
         mask = SCATTERED.copy()
         mask[:, 3] = False
         check(arrays, mask, SMALL, **FEATURES[feature])
+
+
+@pytest.mark.parametrize("at", [0, 40, 199])
+@pytest.mark.parametrize("cut", [None, (2, 3, 2)], ids=str)
+def test_a_query_that_stands_within_its_keys(at: int, cut: Any) -> None:
+    """A token of T5's decoder: its cache has room for more keys than there are."""
+    bias = RelativeBias(random_array(rng(4), (8, 2)), bidirectional=False, max_distance=50)
+    arrays = inputs(kv_heads=2, seq=(1, 200), dims=(32, 32), batch=2, dtype="bfloat16")
+    stands = np.int32([at]), np.arange(200, dtype=np.int32)
+    lengths = np.full(2, at + 1, np.int32)
+    how: dict[str, Any] = {"bias": bias, "positions": stands, "kv_lengths": lengths, "scale": 1.0}
+    check(arrays, None, Shape(1, 16, 2, True, 1), cut=cut, **how)
 
 
 @pytest.mark.parametrize("shape", [SMALL, WIDE, THREE_GROUPS], ids=lambda s: s.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from stof_cupy import RelativeBias, attention, masks
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, StofError
-from stof_cupy.ops import reference
+from stof_cupy.ops import reference, relative_bias
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 BATCH, HEADS, SQ, SK = 2, 4, 70, 150
@@ -333,6 +334,29 @@ def test_t11_a_mask_for_more_keys_than_there_are() -> None:
     q, k, v = qkv(batch=2, heads=1, kv_heads=1, seq=(2, 2), dims=(16, 16))
     with pytest.raises(ShapeError, match=r"\(128, 256\).*\(2, 2\)"):
         attention(q, k, v, np.ones((128, 256), bool))
+
+
+def test_few_arrays_on_a_device_serve_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay, because recorded runs read them; so there must not be one a length."""
+
+    class Placed(np.ndarray[Any, Any]):
+        device = SimpleNamespace(id=0)
+
+    made: dict[int, Any] = {}
+
+    def uploaded(reach: int, *how: Any) -> Any:
+        return made.setdefault(
+            reach, relative_bias._buckets(np.arange(-reach, reach + 1), *how[:3])
+        )
+
+    host = RelativeBias(table(16), bidirectional=False, max_distance=100)
+    placed = RelativeBias(table(16).view(Placed), bidirectional=False, max_distance=100)
+    expected = [host.by_distance(reach) for reach in range(150)]
+    monkeypatch.setattr(relative_bias, "is_cupy", lambda x: True)
+    monkeypatch.setattr(relative_bias, "_uploaded", uploaded)
+    for reach, each in enumerate(expected):
+        np.testing.assert_array_equal(placed.by_distance(reach), each)
+    assert len(made) == 8
 
 
 # ---------------------------------------------------------------- on a GPU

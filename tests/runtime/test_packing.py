@@ -107,6 +107,11 @@ def test_what_depends_on_where_a_token_lies_is_not_packed() -> None:
     assert pack_graph(structured(paper_stack(1))) is not None
     assert pack_graph(paper_stack(1)) is None  # scores of all tokens
 
+    def stands(g: Graph, x: Any) -> Any:
+        at = g.input("at", ("seq",), "int")
+        seen = g.input("mask", ("seq", "seq"), "mask")
+        return g.attention(x, x, x, seen, None, constant(g, "bias", 8, 2), at)
+
     def of(build: Any, dims: Any = ("batch", "seq")) -> Graph:
         g = Graph("one", dims)
         g.output("y", build(g, g.input("x", ("batch", "seq", WIDTH), "float")))
@@ -119,6 +124,7 @@ def test_what_depends_on_where_a_token_lies_is_not_packed() -> None:
         of(lambda g, x: g.gemm(g.input("z", ("seq", "batch", WIDTH), "float"),
                                constant(g, "w", WIDTH, WIDTH))),
         of(lambda g, x: g.softmax(x)),
+        of(lambda g, x: stands(g, g.split_heads(x, heads=2))),
     ]  # fmt: skip
     assert [pack_graph(each) for each in wrong] == [None] * len(wrong)
 
