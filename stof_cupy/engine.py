@@ -278,7 +278,7 @@ class TransformerEngine(TextTasks, Inspection):
         """Check the inputs, run the graph, clear the padding."""
         if self._model.vision is not None:
             other = {"token_types": token_types, "global_tokens": global_tokens}
-            other["output"] = None if output == "hidden" else output
+            other["output"] = output if output == "logits" else None
             refuse_for_images(lengths=lengths, **other)
             return self._see(ids, mask, layer_masks)
         with checked() as later:
