@@ -26,6 +26,8 @@
 
 namespace stof::attention {
 
+constexpr float kLog2E = 1.44269504088896340736f;
+
 struct Place {
   i64 batch;
   int head, row, key;
@@ -43,7 +45,7 @@ struct Softcap {
   static constexpr bool kMasks = false;
   template <typename P>
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place&) {
-    score = ptx::multiply(p.cap, tanh(score));
+    score = p.cap * tanh(score);
   }
 };
 
@@ -52,7 +54,7 @@ struct Alibi {
   template <typename P>
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place& at) {
     const int away = distance(p, at);
-    score -= p.alibi[at.head] * kLog2e * static_cast<float>(away < 0 ? -away : away);
+    score -= p.alibi[at.head] * kLog2E * static_cast<float>(away < 0 ? -away : away);
   }
 };
 
@@ -62,7 +64,7 @@ struct Relative {
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place& at) {
     const int away = distance(p, at);
     const int column = away < -p.reach ? 0 : away > p.reach ? 2 * p.reach : away + p.reach;
-    score += p.relative[static_cast<i64>(at.head) * (2 * p.reach + 1) + column] * kLog2e;
+    score += p.relative[static_cast<i64>(at.head) * (2 * p.reach + 1) + column] * kLog2E;
   }
 };
 
@@ -81,7 +83,7 @@ struct Additive {
     const i64 offset =
         at.batch * p.bias_batch + at.head * p.bias_head + at.row * p.bias_row + at.key * p.bias_key;
     const float bias = bias_value(static_cast<const T*>(p.bias)[offset]);
-    score = bias <= p.bias_masking ? kNegativeInfinity : score + bias * kLog2e;
+    score = bias <= p.bias_masking ? kNegativeInfinity : score + bias * kLog2E;
   }
 };
 
@@ -92,7 +94,7 @@ struct Scores {
 
   template <typename P>
   __device__ static __forceinline__ float of(float product, const P& p, const Place& at) {
-    float score = ptx::multiply(product, p.factor);
+    float score = product * p.factor;
     (Stages::apply(score, p, at), ...);
     return score;
   }
