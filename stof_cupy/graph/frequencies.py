@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,12 @@ class Frequencies(tuple[float, ...]):
         return f"<{len(self)} frequencies {self[0]:g} to {self[-1]:g}, {digest}>"
 
 
-@lru_cache(maxsize=64)
+@cache
 def array_of(frequency: Frequencies, device: int | None) -> Any:
-    """Return frequencies as a float32 array, of NumPy or on a device, made once."""
+    """Return frequencies as a float32 array, of NumPy or on a device.
+
+    Made once and never dropped, because captured runs read it.
+    """
     host: NDArray[np.float32] = np.asarray(frequency, np.float32)
     if device is None:
         return host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,7 +51,7 @@ def normed_by(statistics: Array | None, w: Array) -> Normed | None:
     return Normed(statistics.reshape(-1, 2), _zeros(len(w), w.device.id if is_cupy(w) else None))
 
 
-@lru_cache(maxsize=256)
+@cache  # never dropped: captured runs read it
 def _zeros(count: int, device: int | None) -> Array:
     if device is None:
         return np.zeros(count, np.float32)
