@@ -79,18 +79,6 @@ def _kernels(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "shape", "way"), cases(quick))
-def bench_gemm(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
-    record(benchmark, kind, shape, way)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "shape", "way"), cases(slow, "plain"))
-def bench_compiled_heavy(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
-    record(benchmark, kind, shape, way)
-
-
-@pytest.mark.gpu
 def bench_copy(benchmark: Any) -> None:
     """The bandwidth that others are measured by, bytes read and written; and the GPU's facts."""
     import cupy
@@ -101,6 +89,18 @@ def bench_copy(benchmark: Any) -> None:
     benchmark.pedantic(lambda: cupy.copyto(y, x), rounds=1)
     speed = 2 * COPIED / measured.p50 / 1e6
     benchmark.extra_info |= {"way": "copy", "gbytes_per_s": speed, "facts": asdict(device.facts())}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "shape", "way"), cases(quick))
+def bench_gemm(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
+    record(benchmark, kind, shape, way)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "shape", "way"), cases(slow, "plain"))
+def bench_compiled_heavy(benchmark: Any, kind: str, shape: Shape, way: str) -> None:
+    record(benchmark, kind, shape, way)
 
 
 def record(benchmark: Any, kind: str, shape: Shape, way: str) -> None:

@@ -21,7 +21,7 @@ from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import gemm_sm90
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm as gemm_module
-from stof_cupy.ops import gemm_choice, gemm_model, reference
+from stof_cupy.ops import gemm_choice, gemm_model, gemm_ways, reference
 from stof_cupy.ops.epilogue import Normed
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import APART, name_of
@@ -34,7 +34,7 @@ from stof_cupy.ops.norm import layer_norm
 from stof_cupy.testing import assert_close, budget
 
 DTYPE = "bfloat16"
-FEW = 16  # rows
+FEW, MANY = 16, 512  # rows
 IN_TURN = 200 * 2**20  # bytes of weights that L2 does not hold
 EPS = 1e-5
 Shape = tuple[int, int, int]  # M, N, K; N are columns of B
@@ -107,11 +107,13 @@ class Measured(NamedTuple):
 
 
 def shapes(kind: str) -> list[Shape]:
-    """Return the (M, N, K) of a kind of product."""
+    """Return the (M, N, K) of a kind of product: first those with most goals."""
     found = [(m, n, k) for m in GEMM_ROWS for n, k in GEMM_WEIGHTS]
     if kind == "layer_norm":
-        return [shape for shape in found if shape[1] <= NORM_MOST]
-    return found + [(size,) * 3 for size in GEMM_CUBES]
+        found = [shape for shape in found if shape[1] <= NORM_MOST]
+    else:
+        found += [(size,) * 3 for size in GEMM_CUBES]
+    return sorted(found, key=lambda shape: (shape[0] < MANY, shape[0] > FEW))
 
 
 @lru_cache(maxsize=1)
@@ -262,7 +264,7 @@ def measured(kind: str, shape: Shape) -> Measured:
     times = measure(problem)
     chosen = gemm_choice.choices(problem, Layout(), here)[0]
     return Measured(
-        name_of(chosen), name_of(gemm_model.choose(problem, Layout(), here)), dict(times)
+        name_of(chosen), name_of(gemm_ways.ways(problem, Layout(), here)[0].choice), dict(times)
     )
 
 

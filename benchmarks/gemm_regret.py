@@ -22,7 +22,7 @@ import numpy as np
 from gemm_cells import problem_of
 
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops import gemm_model
+from stof_cupy.ops import gemm_model, gemm_ways
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice, name_of
 from stof_cupy.ops.gemm_model import Constants
@@ -60,7 +60,8 @@ def read(paths: Sequence[Path]) -> tuple[list[Timed], DeviceFacts]:
 def timed(kind: str, shape: Any, times: dict[str, float], facts: DeviceFacts) -> Timed:
     """Return a cell; ways that there are no more are left out."""
     problem = problem_of(kind, shape)
-    every = {name_of(c): c for c in gemm_model.candidates(problem, Layout(), facts)}
+    found = gemm_ways.ways(problem, Layout(), facts)
+    every = {name_of(each.choice): each.choice for each in found}
     ways = [(every[name], us) for name, us in times.items() if name in every]
     return Timed(f"{kind} {'x'.join(map(str, shape))}", problem, ways)
 
@@ -69,7 +70,7 @@ def regret(cell: Timed, facts: DeviceFacts, constants: Constants) -> tuple[float
     """Return a cell's regret, what is chosen of what was timed, and the best."""
     best = min(cell.ways, key=lambda each: each[1])
     chosen = min(
-        cell.ways, key=lambda each: gemm_model.predict(each[0], cell.problem, facts, constants).us
+        cell.ways, key=lambda each: gemm_ways.predict(each[0], cell.problem, facts, constants)
     )
     return chosen[1] / best[1], name_of(chosen[0]), name_of(best[0])
 

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from stof_cupy.masks import BsrMask
     from stof_cupy.ops.attention import attention
     from stof_cupy.ops.attention_varlen import attention_varlen
-    from stof_cupy.ops.epilogue import Epilogue
+    from stof_cupy.ops.epilogue import Epilogue, Normed, Rotary
     from stof_cupy.ops.gemm import gemm
+    from stof_cupy.ops.gemm_norm import gemm_layer_norm
+    from stof_cupy.ops.norm import layer_norm
     from stof_cupy.ops.relative_bias import RelativeBias
+    from stof_cupy.ops.rms_norm import rms_norm
     from stof_cupy.runtime import Options, Program
 
 __version__ = "0.1.0"
@@ -31,29 +34,39 @@ __all__ = [
     "BsrMask",
     "Epilogue",
     "Graph",
+    "Normed",
     "Options",
     "Program",
     "RelativeBias",
+    "Rotary",
     "TransformerEngine",
     "__version__",
     "attention",
     "attention_varlen",
     "errors",
     "gemm",
+    "gemm_layer_norm",
+    "layer_norm",
     "masks",
+    "rms_norm",
 ]
 
 _HOMES = {
     "BsrMask": "stof_cupy.masks",
     "Epilogue": "stof_cupy.ops.epilogue",
     "Graph": "stof_cupy.graph",
+    "Normed": "stof_cupy.ops.epilogue",
     "Options": "stof_cupy.runtime",
     "Program": "stof_cupy.runtime",
     "RelativeBias": "stof_cupy.ops.relative_bias",
+    "Rotary": "stof_cupy.ops.epilogue",
     "TransformerEngine": "stof_cupy.engine",
     "attention": "stof_cupy.ops.attention",
     "attention_varlen": "stof_cupy.ops.attention_varlen",
     "gemm": "stof_cupy.ops.gemm",
+    "gemm_layer_norm": "stof_cupy.ops.gemm_norm",
+    "layer_norm": "stof_cupy.ops.norm",
+    "rms_norm": "stof_cupy.ops.rms_norm",
 }
 """Public name -> module that defines it."""
 

@@ -54,7 +54,7 @@ struct Combine {
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) o[i] = fmaf(part[offset + 32 * i], share, o[i]);
     }
-    const RowResult result(top, sum, p.sinks ? p.sinks[head] * kLog2e : kNegativeInfinity);
+    const RowResult result(top, sum, p.sinks ? p.sinks[head] : kNegativeInfinity);
     T* to = p.out + work.batch * p.out_batch + head * p.out_head + query * p.out_row;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i)

@@ -26,8 +26,6 @@
 
 namespace stof::attention {
 
-constexpr float kLog2E = 1.44269504088896340736f;
-
 struct Place {
   i64 batch;
   int head, row, key;
@@ -45,7 +43,7 @@ struct Softcap {
   static constexpr bool kMasks = false;
   template <typename P>
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place&) {
-    score = p.cap * tanh(score);
+    score = ptx::multiply(p.cap, tanh(score));
   }
 };
 
@@ -54,7 +52,7 @@ struct Alibi {
   template <typename P>
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place& at) {
     const int away = distance(p, at);
-    score -= p.alibi[at.head] * kLog2E * static_cast<float>(away < 0 ? -away : away);
+    score -= p.alibi[at.head] * kLog2e * static_cast<float>(away < 0 ? -away : away);
   }
 };
 
@@ -64,7 +62,7 @@ struct Relative {
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place& at) {
     const int away = distance(p, at);
     const int column = away < -p.reach ? 0 : away > p.reach ? 2 * p.reach : away + p.reach;
-    score += p.relative[static_cast<i64>(at.head) * (2 * p.reach + 1) + column] * kLog2E;
+    score += p.relative[static_cast<i64>(at.head) * (2 * p.reach + 1) + column] * kLog2e;
   }
 };
 
@@ -83,7 +81,7 @@ struct Additive {
     const i64 offset =
         at.batch * p.bias_batch + at.head * p.bias_head + at.row * p.bias_row + at.key * p.bias_key;
     const float bias = bias_value(static_cast<const T*>(p.bias)[offset]);
-    score = bias <= p.bias_masking ? kNegativeInfinity : score + bias * kLog2E;
+    score = bias <= p.bias_masking ? kNegativeInfinity : score + bias * kLog2e;
   }
 };
 
@@ -94,7 +92,7 @@ struct Scores {
 
   template <typename P>
   __device__ static __forceinline__ float of(float product, const P& p, const Place& at) {
-    float score = product * p.factor;
+    float score = ptx::multiply(product, p.factor);
     (Stages::apply(score, p, at), ...);
     return score;
   }

@@ -33,6 +33,9 @@ struct Pass {
   template <class Tile>
   using Copy = TileCopy<Tile, Shape>;
   using Bits = KeepBits<kFragments>;
+  // The first key that a row keeps has no weight that fits. But there are rows that keep none: so
+  // many looks in vain take as long as the tile that is computed again for want of one.
+  static constexpr int kLooks = 4;
 
   const Params& p;
   Work& work;  // in shared memory, because registers are scarce
@@ -43,6 +46,8 @@ struct Pass {
   const int whole;  // tiles that end before this key can be copied whole
   Products products;
   OnlineSoftmax<kFragments> softmax;
+  // In how many more tiles scores are looked at first, because a row has no origin, or a far one.
+  int looks = kLooks;
 
   // `shared` will be a copy of `mine`.
   __device__ __forceinline__ Pass(const Params& params, const Work& mine, Work& shared, u32 memory)
@@ -140,7 +145,7 @@ struct Pass {
 
   // A key tile whose keys are there. `between` the two products, values have to come.
   template <class Between>
-  __device__ __forceinline__ void step(const KeyTile& tile, Bits bits, int stage, bool first,
+  __device__ __forceinline__ void step(const KeyTile& tile, Bits bits, int stage,
                                        const Between& between) {
     const int keys = kv_length - tile.col * kKeys;
     const bool part = (~tile.bitmap_id | (keys - kKeys)) < 0;  // a bitmap, or fewer keys
@@ -148,7 +153,6 @@ struct Pass {
     const float factor = Scores::factor(p);
     typename Products::Scores s;
     Bits keep;
-    bool raise = kCareful || !Scores::kPlain || first;
 #pragma unroll 1
     while (true) {
       products.multiply(s, smem_q(), stage_k(stage));
@@ -159,9 +163,20 @@ struct Pass {
       }
       if (part) bits.apply(s);
       if constexpr (kCareful) keep.read(s);
-      if (raise) softmax.template raise<kCareful>(s, factor, products.o);
-      if (softmax.weigh(s, factor, !raise)) break;
-      raise = true;
+      const bool look = kCareful || !Scores::kPlain || looks > 0;
+      if (look) {
+        const bool raised = softmax.template raise<kCareful>(s, factor, products.o);
+        // Careful: for fewer registers.
+        const bool far = Scores::kPlain && (kCareful || softmax.far());
+        if constexpr (Scores::kPlain && !kCareful)
+          looks = far ? kLooks : softmax.begun() ? 0 : raised ? kLooks : looks - 1;
+        if (far) {
+          softmax.weigh_rounded(s, factor);
+          break;
+        }
+      }
+      if (softmax.weigh(s, factor, !look)) break;
+      looks = 1;
     }
     typename Products::Weights weights;
     Products::pack(weights, s);
@@ -218,7 +233,7 @@ struct Pass {
         after = key_tile(p, i + turn() + 2 * kTurns, end);
       };
       if (present(tile))
-        step(tile, bits_at(p, tile), stage, i == begin, between);
+        step(tile, bits_at(p, tile), stage, between);
       else
         between();
       tile = next, next = after;

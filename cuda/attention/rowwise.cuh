@@ -22,6 +22,7 @@
 #include "attention/element_scores.cuh"
 #include "attention/keys.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
 #include "types.cuh"
@@ -90,6 +91,7 @@ struct Rowwise {
     int wide_q, wide_k, wide_v;  // rows 16-byte aligned; not read if kWide
     int pairs_out;               // rows 4-byte aligned: two outputs a store
     int reach;
+    int early;  // row_ptr, cols, bitmap_id, bitmaps, order, mask_of: as in params.cuh
     float factor, cap, bias_masking;
   };
 
@@ -151,8 +153,8 @@ struct Rowwise {
       for (int e = 0; e < 2; ++e) {
         b[e] = __shfl_sync(0xffffffffu, mine, 4 * (2 * (lane & 3) + e));
         // What a key that a bias masks holds must not count, as 0 * NaN would.
-        if (Scores::kMasks && (b[e] & 0xffff) == 0) clear(values[t][e]);
-        if (Scores::kMasks && b[e] >> 16 == 0) clear(values[t + 1][e]);
+        if (Scores::kMasks && (b[e] & 0xffff) == 0x8000) clear(values[t][e]);
+        if (Scores::kMasks && b[e] >> 16 == 0x8000) clear(values[t + 1][e]);
       }
 #pragma unroll
       for (int set = 0; set < kSets; ++set) {
@@ -241,7 +243,8 @@ struct Rowwise {
       state.sum *= rescale;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        w[t] = ptx::exp2(w[t] - origin);
+        const bool masked = Scores::kMasks && w[t] == kNegativeInfinity;
+        w[t] = masked ? -0.f : ptx::exp2(w[t] - origin);  // not the 0 of a low score
         state.sum += w[t];
       }
 #pragma unroll
@@ -306,14 +309,13 @@ struct Rowwise {
 
   __device__ static __forceinline__ void store(State& state, const Params& p, const Place& at,
                                                int lane) {
-    constexpr float kLn2 = 0.6931471805599453f;
-    float factor = 1.f;
+    float factor = 1.f, sink = kNegativeInfinity;
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[at.head] * kLog2E;
-      const float max = fmaxf(state.max, sink);
+      sink = p.sinks[at.head];
+      const float last = sink_log2(sink), max = fmaxf(state.max, last);
       const float origin = max == kNegativeInfinity ? 0.f : max;
       factor = ptx::exp2(state.max - origin);
-      state.sum = state.sum * factor + ptx::exp2(sink - origin);
+      state.sum = state.sum * factor + ptx::exp2(last - origin);
       state.max = max;
     }
     if (state.sum != 0.f) factor /= state.sum;
@@ -329,9 +331,11 @@ struct Rowwise {
         if (col + 1 < p.dim_v) to[col + 1] = ptx::from_float<T>(y);
       }
     }
-    if (p.lse != nullptr && lane == 0)
-      p.lse[(at.batch * p.heads + at.head) * p.seq_q + at.row] =
+    if (p.lse != nullptr && lane == 0) {
+      const float lse =
           state.sum == 0.f ? kNegativeInfinity : (state.max + ptx::log2(state.sum)) * kLn2;
+      p.lse[(at.batch * p.heads + at.head) * p.seq_q + at.row] = lse < sink ? sink : lse;
+    }
   }
 
   // A row where nothing right can be computed.
@@ -342,6 +346,7 @@ struct Rowwise {
   }
 
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
+    if (!p.early) ptx::after_earlier_kernels();
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const int index = blockIdx.x % p.blocks;
@@ -354,7 +359,10 @@ struct Rowwise {
     int* queue = reinterpret_cast<int*>(partials + kWarps) + warp * Keys::kQueue;
 
     const typename Keys::Block block(p, mask, index);
-    if (p.overflow != nullptr && *p.overflow != 0) {
+    const bool cut_off = p.overflow != nullptr && *p.overflow != 0;
+    const int first = block.shared ? 0 : warp, step = block.shared ? 1 : kWarps;
+    if (p.early && (cut_off || first >= block.rows)) ptx::after_earlier_kernels();
+    if (cut_off) {
       for (int i = warp; i < block.rows; i += kWarps) {
         at.row = block.row(i);
         store_nan(p, at, lane);
@@ -363,10 +371,12 @@ struct Rowwise {
     }
     const int parts = block.shared ? kWarps : 1;
     State state;
-    for (int i = block.shared ? 0 : warp; i < block.rows; i += block.shared ? 1 : kWarps) {
+    for (int i = first; i < block.rows; i += step) {
       at.row = block.row(i);
       const int part = block.shared ? warp : 0;
-      attend(state, p, Keys(p, mask, at.row, part, parts, kv_length, queue, lane), at, lane);
+      Keys keys(p, mask, at.row, part, parts, kv_length, queue, lane);
+      if (p.early && i == first) ptx::after_earlier_kernels();
+      attend(state, p, keys, at, lane);
       if (block.shared) combine(state, partials, warp, lane);
       if (!block.shared || warp == 0) store(state, p, at, lane);
     }

@@ -54,8 +54,8 @@ struct Scores {
     if constexpr (kPlain) return;
     each<false>(s, p, work, row, first_col, [&](int, i64) {
       return [&](float x, int) {
-        x *= p.scale_log2;
-        if constexpr (kSoftcap) x = p.softcap_log2 * tanh(x);
+        x = ptx::multiply(x, p.scale_log2);
+        if constexpr (kSoftcap) x = ptx::multiply(p.softcap_log2, tanh(x));
         return x;
       };
     });

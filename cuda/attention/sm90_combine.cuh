@@ -54,7 +54,7 @@ struct Sm90Combine {
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) o[i] = fmaf(part[offset + 32 * i], share, o[i]);
     }
-    const RowResult row(top, sum, p.sinks ? p.sinks[head] * kLog2e : kNegativeInfinity);
+    const RowResult row(top, sum, p.sinks ? p.sinks[head] : kNegativeInfinity);
     const bool poison = p.overflow != nullptr && *p.overflow != 0;
     const float factor = poison ? sm90::kNaN : row.factor;
     T* to = p.out + batch * p.out_batch + head * p.out_head + query * p.out_row;

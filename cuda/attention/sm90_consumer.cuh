@@ -240,13 +240,16 @@ struct Consumer {
       make_scores(s);
       release_k();
     }
-    const float scale = K::kTerms ? 1.f : p.factor;
+    float scale = K::kTerms ? 1.f : p.factor;
     if (kMasked) bits.mask(s);
     float added[4];
     if constexpr (!K::kTerms) {
       rescale[0] = rescale[1] = 1.f;
-      const bool looked = softmax.fresh();
-      if (looked) softmax.raise(s, scale, rescale);
+      const bool looked = softmax.unsettled();
+      if (looked) {
+        softmax.raise(s, scale, rescale);
+        scale = softmax.scaled_if_far(s, scale);
+      }
       softmax.weigh(s, scale, added);
       if (!looked && !softmax.fit(added)) {
         if (softmax.finite(added)) {
@@ -257,6 +260,7 @@ struct Consumer {
           const u32 info = K::row_info(smem, rows.buffer());
           Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
           softmax.raise(s, scale, rescale);
+          scale = softmax.scaled_if_far(s, scale);
           softmax.weigh(s, scale, added);
         }
       }
@@ -307,13 +311,13 @@ struct Consumer {
     if (row.partial >= 0) {
       finite = epilogue.store_partial(o, softmax, row);
     } else {
-      float share[2] = {1.f, 1.f};
+      float share[2] = {1.f, 1.f}, sink = kNegativeInfinity;
       if (p.sinks != nullptr) {
-        const float sink = p.sinks[row.head] * kLog2e;
+        sink = p.sinks[row.head];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) share[r] = softmax.admit(r, sink);
+        for (int r = 0; r < 2; ++r) share[r] = softmax.admit(r, sink_log2(sink));
       }
-      epilogue.store_lse(softmax, first_row, row);
+      epilogue.store_lse(softmax, sink, first_row, row);
 #pragma unroll
       for (int r = 0; r < 2; ++r) share[r] = row.poison ? kNaN : share[r] * softmax.inverse_sum(r);
 #pragma unroll

@@ -84,15 +84,15 @@ struct Epilogue {
     ptx::bulk_commit();
   }
 
-  __device__ __forceinline__ void store_lse(const OnlineSoftmax& softmax, int first_row,
+  __device__ __forceinline__ void store_lse(const OnlineSoftmax& softmax, float sink, int first_row,
                                             const Row& row) const {
     if (p.lse == nullptr || thread % 4 != 0) return;
-    constexpr float kLn2 = 0.6931471805599453f;
     float* lse = p.lse + (static_cast<i64>(row.batch) * p.heads + row.head) * p.seq_q;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int at = first_row + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-      if (at < p.seq_q) lse[at] = row.poison ? kNaN : softmax.log2_sum_exp(r) * kLn2;
+      const float x = softmax.log2_sum_exp(r) * kLn2;
+      if (at < p.seq_q) lse[at] = row.poison ? kNaN : x < sink ? sink : x;  // see RowResult
     }
   }
 

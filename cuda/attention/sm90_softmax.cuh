@@ -23,9 +23,9 @@ struct OnlineSoftmax {
   float origin[2] = {kLowest, kLowest};  // in units of log2
   float sum[2] = {0.f, 0.f};             // of this lane's columns, until finish()
 
-  // Whether one of the warp's rows has no origin yet.
-  __device__ __forceinline__ bool fresh() const {
-    return __any_sync(0xffffffff, origin[0] == kLowest || origin[1] == kLowest);
+  // Whether one of the warp's rows has no origin yet, or one that is far.
+  __device__ __forceinline__ bool unsettled() const {
+    return __any_sync(0xffffffff, fabsf(origin[0]) > kFar || fabsf(origin[1]) > kFar);
   }
 
   // Moves origins up to the scores' level, and returns the factors for earlier weights; `scale` is
@@ -35,7 +35,7 @@ struct OnlineSoftmax {
                                         float (&rescale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float reached = fmaxf(origin[r], warp_max<4>(highest(s, r)) * scale);
+      const float reached = fmaxf(origin[r], ptx::multiply(warp_max<4>(highest(s, r)), scale));
       const float to = reached - origin[r] <= kLag ? origin[r] : reached;
       rescale[r] = ptx::exp2(origin[r] - to);
       origin[r] = to;
@@ -51,6 +51,16 @@ struct OnlineSoftmax {
       s[i] = ptx::exp2(fmaf(s[i], scale, -origin[i / 2 % 2]));
       added[i % 4] = i < 4 ? s[i] : added[i % 4] + s[i];
     }
+  }
+
+  // After raise(): weigh(), unless origins are far. Then it is to be done with a scale of 1, and
+  // that is what this makes of the scores. Returns the scale.
+  template <int kCount>
+  __device__ __forceinline__ float scaled_if_far(float (&s)[kCount], float scale) const {
+    if (!unsettled()) return scale;  // of rows without an origin it does no harm
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[i] = ptx::multiply(s[i], scale);
+    return 1.f;
   }
 
   __device__ __forceinline__ void add(const float (&added)[4]) {

@@ -17,10 +17,24 @@
 namespace stof::attention {
 
 constexpr float kNegativeInfinity = __builtin_bit_cast(float, 0xff800000u);
-constexpr float kLowest = -3.402823466e38f;   // an origin before there is any
+constexpr float kLowest = -3.402823466e38f;  // an origin before there is any
+constexpr float kHighest = -kLowest;
 constexpr float kSmallest = 1.17549435e-38f;  // positive and normal
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kLog2e = 1.4426950408889634f;
+
+// Of an origin beyond, a score has to be rounded before it is subtracted: the product inside an FMA
+// is not, and exceeds an origin that was rounded by so much that weights are infinite, or all zero.
+constexpr float kFar = 16777216.f;  // 2^24, where half a step is 1
+__device__ __forceinline__ bool is_far(float origin) {
+  return fabsf(origin) > kFar && origin != kLowest;
+}
+
+// A sink in base 2. It is finite if it was.
+__device__ __forceinline__ float sink_log2(float sink) {
+  const float x = sink * kLog2e;
+  return x > kHighest && sink <= kHighest ? kHighest : x;
+}
 
 // For softcaps. 1 - 2 / (e^2x + 1) loses a small x beside the 1.
 __device__ __forceinline__ float tanh(float x) {
@@ -49,10 +63,10 @@ struct OnlineSoftmax {
       }
   }
 
-  // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to.
-  // `kSpecial`: outputs that are not finite stay so.
+  // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to; whether
+  // it did. `kSpecial`: outputs that are not finite stay so.
   template <bool kSpecial, int kN, int kD>
-  __device__ __forceinline__ void raise(const float (&s)[kFragments][kN][4], float factor,
+  __device__ __forceinline__ bool raise(const float (&s)[kFragments][kN][4], float factor,
                                         float (&o)[kFragments][kD][4]) {
     float highest[kFragments][2];
     bool moved = false, fresh = true;
@@ -63,11 +77,11 @@ struct OnlineSoftmax {
         float m = fmaxf(s[f][0][2 * r], s[f][0][2 * r + 1]);
 #pragma unroll
         for (int j = 1; j < kN; ++j) m = fmaxf(m, fmaxf(s[f][j][2 * r], s[f][j][2 * r + 1]));
-        highest[f][r] = m * factor;
-        moved = moved || highest[f][r] > origin[f][r] + kSlack;
+        highest[f][r] = ptx::multiply(m, factor);
+        moved = moved || highest[f][r] - origin[f][r] > kSlack;  // the sum might be rounded
         fresh = fresh && origin[f][r] == kLowest;
       }
-    if (!__any_sync(0xffffffffu, moved)) return;
+    if (!__any_sync(0xffffffffu, moved)) return false;
     fresh = __all_sync(0xffffffffu, fresh);  // there are no outputs yet
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
@@ -84,6 +98,7 @@ struct OnlineSoftmax {
 #pragma unroll
           for (int e = 2 * r; e < 2 * r + 2; ++e) o[f][j][e] *= rescale;
       }
+    return true;
   }
 
   // Turns scores into weights in place and adds these up; false, and nothing is added, if that
@@ -114,6 +129,38 @@ struct OnlineSoftmax {
     return true;
   }
 
+  // Whether all of the warp's rows have an origin, as they do once they have kept a key.
+  __device__ __forceinline__ bool begun() const {
+    bool all = true;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) all = all && origin[f][r] != kLowest;
+    return __all_sync(0xffffffffu, all);
+  }
+
+  // Whether an origin of the warp's rows is far.
+  __device__ __forceinline__ bool far() const {
+    bool any = false;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) any = any || is_far(origin[f][r]);
+    return __any_sync(0xffffffffu, any);
+  }
+
+  // weigh() after raise(), of products that are rounded: for origins that are far.
+  template <int kN>
+  __device__ __forceinline__ void weigh_rounded(float (&s)[kFragments][kN][4], float factor) {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int j = 0; j < kN; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[f][j][e] = ptx::multiply(s[f][j][e], factor);
+    weigh(s, 1.f, false);
+  }
+
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
@@ -126,13 +173,14 @@ struct OnlineSoftmax {
 struct RowResult {
   float factor, lse;
 
-  // `sink`, in base 2, is one more score, whose value is 0; -inf: there is none.
+  // `sink`, in base e, is one more score, whose value is 0; -inf: there is none.
   __device__ __forceinline__ RowResult(float origin, float sum, float sink) {
-    const float top = fmaxf(origin, sink);
+    const float last = sink_log2(sink), top = fmaxf(origin, last);
     const float share = ptx::exp2(origin - top);
-    const float total = sum * share + ptx::exp2(sink - top);
+    const float total = sum * share + ptx::exp2(last - top);
     factor = total == 0.f ? 0.f : share / total;
     lse = total == 0.f ? kNegativeInfinity : (top + ptx::log2(total)) * kLn2;
+    lse = lse < sink ? sink : lse;  // in base 2 it may not be within range
   }
 };
 

@@ -32,7 +32,7 @@ struct Store {
         const int at = 16 * f + 8 * r + (lane >> 2);
         const int query = work.query(p, row0 + at), head = work.head_of(p, row0 + at);
         const bool valid = query < p.seq_q;
-        const float sink = valid && p.sinks ? p.sinks[head] * kLog2e : kNegativeInfinity;
+        const float sink = valid && p.sinks ? p.sinks[head] : kNegativeInfinity;
         const RowResult row(softmax.origin[f][r], softmax.sum[f][r], sink);
         if (valid && p.lse && (lane & 3) == 0)
           p.lse[(work.batch * p.heads + head) * p.seq_q + query] = row.lse;

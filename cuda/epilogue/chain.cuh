@@ -15,7 +15,8 @@
 // One stage may fold: it has `kFolds` and apply(float (&x)[2], const float (&y)[2]), which combines
 // x with y, that many columns of the output further on in B. Stages before see both, with their
 // columns of B; stages after see the output. A stage that reads the residual has `kReadsResidual`,
-// so that a kernel can read it ahead.
+// so that a kernel can read it ahead;
+// so with `kReadsBias` and `kReadsNormed` (ahead.cuh).
 #pragma once
 
 #include "epilogue/operands.cuh"
@@ -32,6 +33,16 @@ template <class Stage, class = void>
 constexpr bool kReadsResidual = false;
 template <class Stage>
 constexpr bool kReadsResidual<Stage, decltype(static_cast<void>(Stage::kReadsResidual))> = true;
+
+template <class Stage, class = void>
+constexpr bool kReadsBias = false;
+template <class Stage>
+constexpr bool kReadsBias<Stage, decltype(static_cast<void>(Stage::kReadsBias))> = true;
+
+template <class Stage, class = void>
+constexpr bool kReadsNormed = false;
+template <class Stage>
+constexpr bool kReadsNormed<Stage, decltype(static_cast<void>(Stage::kReadsNormed))> = true;
 
 template <class Stage, class = void>
 constexpr int kCouples = 0;
@@ -51,6 +62,8 @@ constexpr bool kTellsStatistics<Stage, decltype(static_cast<void>(Stage::kStatis
 template <typename... Stages>
 struct Chain {
   static constexpr bool kResidual = (kReadsResidual<Stages> || ... || false);
+  static constexpr bool kBias = (kReadsBias<Stages> || ... || false);
+  static constexpr bool kNormed = (kReadsNormed<Stages> || ... || false);
   static constexpr bool kHeads = (kSplitsHeads<Stages> || ... || false);
   static constexpr bool kStatistics = (kTellsStatistics<Stages> || ... || false);
   static constexpr int kApart = (kCouples<Stages> + ... + 0);
@@ -100,8 +113,11 @@ struct Chain {
       if (!on) return;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
-        if (half < halves)
-          Stage::template apply<T>(x[half], operands, row, col + half * operands.cols);
+        if (half < halves) {
+          Operands here = operands;
+          here.half_of_b = half;
+          Stage::template apply<T>(x[half], here, row, col + half * operands.cols);
+        }
     }
   }
 };

@@ -7,9 +7,18 @@
 namespace stof::epilogue {
 
 struct Normed {
+  static constexpr bool kReadsNormed = true;
+
   template <typename T>
   static __device__ __forceinline__ void apply(float (&x)[2], const Operands& operands, i64 row,
                                                int col) {
+    if (operands.has_columns && operands.has_row) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        x[e] =
+            (x[e] - operands.mean * operands.pair[operands.half_of_b].sums[e]) * operands.deviation;
+      return;
+    }
     if (row >= operands.rows) return;
     const float mean = operands.row_statistics[2 * row];
     const float scale = operands.row_statistics[2 * row + 1];

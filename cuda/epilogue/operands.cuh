@@ -6,6 +6,12 @@
 
 namespace stof::epilogue {
 
+// What belongs to two neighbouring columns of B, the first even in the output.
+struct Pair {
+  u32 bias = 0;
+  float sums[2] = {0.f, 0.f};
+};
+
 struct Operands {
   const void* bias;      // one of the output's type for each column of B, 4-byte aligned
   const void* residual;  // (rows, cols) of the output's type, unit column stride
@@ -22,6 +28,11 @@ struct Operands {
   int turned = 0, half = 0, head_dim = 1;
   bool has_residual = false;  // the kernel has read the two values of it already
   u32 residual_pair = 0;
+  bool has_columns = false;  // and of the columns, for both halves of B: see ahead.cuh
+  Pair pair[2];
+  int half_of_b = 0;
+  bool has_row = false;               // and of the row
+  float mean = 0.f, deviation = 1.f;  // 1 over it
 };
 
 // Of the parameters of a kernel, which have all the fields by these names, for kHalves of B.

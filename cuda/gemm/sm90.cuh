@@ -18,11 +18,11 @@ namespace stof::gemm {
 
 template <typename T, int kM, int kN, int kStages, bool kPingPong, int kCluster, bool kTransposedA,
           bool kTransposedB, class Epilogue, bool kSwapped = false, bool kSplit = false,
-          int kAcross = 0, bool kBounded = false>
+          int kAcross = 0, bool kBounded = false, int kJoined = 1>
 struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA, kTransposedB,
-                          Epilogue, kSwapped, kSplit, kAcross, kBounded> {
+                          Epilogue, kSwapped, kSplit, kAcross, kBounded, kJoined> {
   using Shape = sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA, kTransposedB,
-                            Epilogue, kSwapped, kSplit, kAcross, kBounded>;
+                            Epilogue, kSwapped, kSplit, kAcross, kBounded, kJoined>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
@@ -53,6 +53,10 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
       ptx::give_registers<Shape::kRegistersOfLoader>();
       if (warp == 0 && ptx::elect_one()) sm90::Producer<Shape>(p, smem, rank).run();
       __syncwarp();
+      if constexpr (kJoined > 1) {  // see Output::join
+        sync();
+        sync();
+      }
     } else {
       ptx::take_registers<Shape::kRegisters>();
       sm90::Consumer<Shape>(p, smem, rank, warp / 4 - 1).run();

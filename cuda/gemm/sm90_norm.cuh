@@ -46,6 +46,11 @@ struct RowStatistics {
 
   template <class Take>
   __device__ __forceinline__ void each(const float (&x)[K::kN / 2], int cols, Take take) const {
+    if (cols == K::kN) {
+#pragma unroll
+      for (int i = 0; i < K::kN / 2; ++i) take(i / 2 % 2, x[i]);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < K::kN / 2; ++i) {
       const int col = i / 4 * 8 + thread % 4 * 2 + i % 2;

@@ -2,10 +2,12 @@
 // taken through the epilogue, rounded and stored.
 #pragma once
 
+#include "epilogue/ahead.cuh"
 #include "gemm/result.cuh"
 #include "gemm/sm90_norm.cuh"
 #include "gemm/sm90_shape.cuh"
 #include "pipeline.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
@@ -46,9 +48,10 @@ struct Output {
     if constexpr (K::kSplit) {
       if (unit.pieces > 1 && !add_up(sums, unit)) return;
     }
+    if constexpr (K::kJoined > 1) join(sums[0]);
     if constexpr (K::kApart > 0 && !K::kSwapped) couple(sums, unit);
     if constexpr (K::kAcross > 0)
-      store_normalised(sums[0], unit);
+      store_normalised(sums, unit);
     else if constexpr (K::kSwapped)
       store_transposed(sums, unit);
     else
@@ -98,21 +101,67 @@ struct Output {
     for (int block = 0; block < K::kBlocks; ++block)
 #pragma unroll
       for (int i = 0; i < K::kN / 2; ++i) sums[block][i] = 0.f;
+    // Of small tiles several at a time: they come from L2, one of them after long.
+    constexpr int kAtOnce = K::kBlocks * kVectors >= 8 ? 1 : 8 / (K::kBlocks * kVectors);
 #pragma unroll 1
-    for (int piece = 0; piece < unit.pieces; ++piece) {
+    for (int first = 0; first < unit.pieces; first += kAtOnce) {
+      float4 x[kAtOnce][K::kBlocks * kVectors];
 #pragma unroll
-      for (int block = 0; block < K::kBlocks; ++block)
+      for (int piece = 0; piece < kAtOnce; ++piece)
 #pragma unroll
-        for (int i = 0; i < kVectors; ++i) {
+        for (int i = 0; i < K::kBlocks * kVectors; ++i)
           // Not from L1, which may hold what was there before.
-          const float4 x = __ldcg(pieces + piece * kPiece + (block * kVectors + i) * 128);
-          sums[block][4 * i] += x.x;
-          sums[block][4 * i + 1] += x.y;
-          sums[block][4 * i + 2] += x.z;
-          sums[block][4 * i + 3] += x.w;
+          if (first + piece < unit.pieces)
+            x[piece][i] = __ldcg(pieces + (first + piece) * kPiece + i * 128);
+          else
+            x[piece][i] = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+      for (int piece = 0; piece < kAtOnce; ++piece)
+#pragma unroll
+        for (int i = 0; i < K::kBlocks * kVectors; ++i) {
+          float* const sum = sums[i / kVectors] + 4 * (i % kVectors);
+          sum[0] += x[piece][i].x;
+          sum[1] += x[piece][i].y;
+          sum[2] += x[piece][i].z;
+          sum[3] += x[piece][i].w;
         }
     }
     return true;
+  }
+
+  // Adds up the pieces of K that the cluster has: 64 columns or more for each CTA, whose sums come
+  // to the front. They meet where operands have been, once nobody multiplies any more.
+  __device__ __forceinline__ void join(float (&sums)[K::kN / 2]) const {
+    constexpr int kEach = K::kN / (64 * K::kJoined);
+    const auto place = [&](int from, int part) {
+      return smem + ((from * kEach + part) * 2 + group) * K::kJoinedBytes + thread * 16;
+    };
+    ptx::cluster_sync();
+    unrolled<0, K::kN / 64>([&](auto number) {
+      constexpr int kSlab = decltype(number)::value, kOwner = kSlab / kEach;
+      if (kOwner == rank) return;
+      const u32 to = place((rank - kOwner - 1 + K::kJoined) % K::kJoined, kSlab % kEach);
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        ptx::store_cluster(to + i * (128 * 16), kOwner, sums + 32 * kSlab + 4 * i);
+    });
+    ptx::cluster_sync();
+    unrolled<kEach, K::kN / 64>([&](auto number) {
+      constexpr int kSlab = decltype(number)::value;
+      if (kSlab / kEach != rank) return;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) sums[32 * (kSlab % kEach) + i] = sums[32 * kSlab + i];
+    });
+#pragma unroll
+    for (int from = 0; from < K::kJoined - 1; ++from)  // the next CTA, and so on round
+#pragma unroll
+      for (int i = 0; i < 8 * kEach; ++i) {
+        const uint4 x = ptx::load_shared_16(place(from, i / 8) + i % 8 * (128 * 16));
+        sums[4 * i] += __builtin_bit_cast(float, x.x);
+        sums[4 * i + 1] += __builtin_bit_cast(float, x.y);
+        sums[4 * i + 2] += __builtin_bit_cast(float, x.z);
+        sums[4 * i + 3] += __builtin_bit_cast(float, x.w);
+      }
   }
 
   // Takes columns that are coupled through the epilogue as far as that.
@@ -139,6 +188,28 @@ struct Output {
     });
   }
 
+  // What the epilogue of a thread's pairs in 64 x 64 reads of their columns and rows: of kEach
+  // pairs at a time, as there are registers.
+  struct Ahead {
+    static constexpr int kEach = K::Epilogue::kNormed && K::kBlocks * K::kN > 256 ? 2 : 8;
+
+    epilogue::Columns<typename K::Epilogue, T, kEach> columns;
+    epilogue::Rows<typename K::Epilogue, 2> rows;
+
+    __device__ __forceinline__ void load(const epilogue::Operands& operands, const Output& output,
+                                         int row, int col) {
+      load_columns(operands, output, col, 0);
+      rows.load(operands, [&](int i) { return static_cast<i64>(row + output.row_of(i)); });
+    }
+
+    // Of pair `from` and those after it.
+    __device__ __forceinline__ void load_columns(const epilogue::Operands& operands,
+                                                 const Output& output, int col, int from) {
+      const int first = col + 8 * from + output.thread % 4 * 2;
+      columns.load(operands, col + 64 <= operands.cols, [&](int i) { return first + 8 * i; });
+    }
+  };
+
   // Which row of 64 is this thread's, of its first or the other.
   __device__ __forceinline__ int row_of(int r) const {
     return thread / 32 * 16 + thread % 32 / 4 + 8 * r;
@@ -151,10 +222,11 @@ struct Output {
   };
 
   __device__ __forceinline__ Blocks blocks(const Unit& unit) const {
-    constexpr int kColumns = K::kN / K::kHalves;
-    const int row = first_row(unit), col = unit.tile_b * kColumns;
+    constexpr int kColumns = K::kN / K::kHalves, kEach = kColumns / K::kJoined;
+    const int row = first_row(unit);
+    const int col = unit.tile_b * kColumns + (K::kJoined > 1 ? rank * kEach : 0);
     return {row, col, min(K::kBlocks, ceil_div(max(0, p.m - row), 64)),
-            min(kColumns / 64, ceil_div(max(0, p.n - col), 64))};
+            min(kEach / 64, ceil_div(max(0, p.n - col), 64))};
   }
 
   // Starts to read the residual of a unit, as far as there are buffers for it. If kSplit, that is
@@ -193,19 +265,34 @@ struct Output {
       const int row = all.row + 64 * kDown, col = all.col + 64 * kAcross;
       const u32 number = count % K::kBuffers;
       const u32 buffer = memory + number * K::kBlockBytes;
+      Ahead ahead;
+      ahead.load(operands, *this, row, col);
       make_ready(buffer, number, row, col);
-      stage<kAcross>(sums[kDown], buffer, row, col, operands);
+      stage<kAcross>(sums[kDown], buffer, row, col, operands, ahead);
       send(buffer, row, col);
       ++count;
       if constexpr (K::kReadsAhead) read_next(all, before);
     });
   }
 
-  // All of the CTA's part of its rows, which are together in registers as long as it takes.
-  __device__ __forceinline__ void store_normalised(float (&x)[K::kN / 2], const Unit& unit) {
-    const epilogue::Operands operands = K::operands(p);
+  // 64 rows at a time; how many is the same in all CTAs of the cluster.
+  __device__ __forceinline__ void store_normalised(Sums& sums, const Unit& unit) {
     const Blocks all = blocks(unit);
-    if (all.down == 0) return;  // in all CTAs of the cluster
+    const u32 before = count;
+#pragma unroll 1
+    for (int down = 0; down < all.down; ++down) {  // one code for both
+      store_rows(sums[0], all, before, all.row + 64 * down);
+      if constexpr (K::kBlocks > 1) {
+#pragma unroll
+        for (int i = 0; i < K::kN / 2; ++i) sums[0][i] = sums[1][i];
+      }
+    }
+  }
+
+  // All of the CTA's part of 64 rows, which are together in registers as long as it takes.
+  __device__ __forceinline__ void store_rows(float (&x)[K::kN / 2], const Blocks& all, u32 before,
+                                             int row) {
+    const epilogue::Operands operands = K::operands(p);
     if (!(K::kReadsAhead && p.mapped_residual)) {
       if (thread == 0) ptx::bulk_wait_read();
       sync();
@@ -219,14 +306,16 @@ struct Output {
           if (p.mapped_residual) {
             wait(K::ahead(smem, group, number), (count + across) / K::kBuffers & 1, kResidual);
           } else {
-            fill(buffer, all.row, all.col + 64 * across);
+            fill(buffer, row, all.col + 64 * across);
             sync();
           }
         }
+        Ahead ahead;
+        ahead.load(operands, *this, row, all.col + 64 * across);
 #pragma unroll
         for (int i = 0; i < 16; ++i) {  // pairs
           float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
-          apply(pair, operands, buffer, all.row, all.col + 64 * across, i / 2, i % 2);
+          apply(pair, operands, ahead, buffer, row, all.col + 64 * across, i / 2, i % 2);
         }
       }
     }
@@ -236,27 +325,38 @@ struct Output {
       if (across < all.across) {
         const u32 buffer = memory + count % K::kBuffers * K::kBlockBytes;
         const int col = all.col + 64 * across;
+        u32 weight[8], shift[8];
+        load_norm(weight, p.norm_weight, col);
+        load_norm(shift, p.norm_bias, col);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           u32 r[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int at = 32 * across + 8 * j + 4 * (i / 2) + 2 * (i % 2);
-            r[i] = normalised(x[at], x[at + 1], i % 2, col + 16 * j + 8 * (i / 2) + thread % 4 * 2);
+            r[i] = normalised(x[at], x[at + 1], i % 2, weight[2 * j + i / 2], shift[2 * j + i / 2]);
           }
           put(buffer, j, r);
         }
-        send(buffer, all.row, col);
+        send(buffer, row, col);
         ++count;
+        if constexpr (K::kReadsAhead && K::kBlocks > 1) read_next(all, before);
       }
     }
   }
 
-  __device__ __forceinline__ u32 normalised(float x, float y, int r, int col) const {
+  // This thread's pairs of 64 columns.
+  __device__ __forceinline__ void load_norm(u32 (&x)[8], const void* from, int col) const {
+    const int first = col + thread % 4 * 2;
+    epilogue::load_pairs(x, static_cast<const T*>(from), p.n, col + 64 <= p.n,
+                         [&](int i) { return first + 8 * i; });
+  }
+
+  __device__ __forceinline__ u32 normalised(float x, float y, int r, u32 weights,
+                                            u32 shifts) const {
     float weight[2] = {0.f, 0.f}, shift[2] = {0.f, 0.f};
-    const bool pairs = col % 2 == 0;
-    epilogue::add_pair(weight, static_cast<const T*>(p.norm_weight) + col, p.n - col, pairs);
-    epilogue::add_pair(shift, static_cast<const T*>(p.norm_bias) + col, p.n - col, pairs);
+    epilogue::add_packed<T>(weight, weights);
+    epilogue::add_packed<T>(shift, shifts);
     const float scale = statistics.scale[r], mean = statistics.mean[r];
     return ptx::pack<T>(fmaf((x - mean) * scale, weight[0], shift[0]),
                         fmaf((y - mean) * scale, weight[1], shift[1]));
@@ -308,9 +408,11 @@ struct Output {
   // 64 columns of the output to a buffer, over the residual.
   template <int kSlab>
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
-                                        int col, const epilogue::Operands& operands) const {
+                                        int col, const epilogue::Operands& operands,
+                                        Ahead& ahead) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      if (j > 0 && 2 * j % Ahead::kEach == 0) ahead.load_columns(operands, *this, col, 2 * j);
       u32 r[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
@@ -321,7 +423,7 @@ struct Output {
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
-        apply(x, operands, buffer, row, col, 2 * j + i / 2, i % 2);
+        apply(x, operands, ahead, buffer, row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
       }
       put(buffer, j, r);
@@ -351,11 +453,13 @@ struct Output {
   // The epilogue of this thread's pair in 8 columns of a block, of the first 8 rows or the others
   // of the warp's sixteen.
   __device__ __forceinline__ void apply(float (&x)[K::kHalves][2],
-                                        const epilogue::Operands& operands, u32 buffer, int row,
-                                        int col, int columns, int r) const {
+                                        const epilogue::Operands& operands, const Ahead& ahead,
+                                        u32 buffer, int row, int col, int columns, int r) const {
     const int in_row = row_of(r);
     const int pair = 4 * columns + thread % 4;
     epilogue::Operands here = operands;
+    ahead.columns.give(here, columns % Ahead::kEach);
+    ahead.rows.give(here, r);
     if constexpr (K::kReadsAhead) {
       here.has_residual = true;
       here.residual_pair = ptx::load_shared_4(place(buffer, in_row, pair));
@@ -409,6 +513,11 @@ struct Output {
   __device__ __forceinline__ void store_transposed(const Sums& sums, const Unit& unit) const {
     const epilogue::Operands operands = K::operands(p);
     const int warp = thread / 32, lane = thread % 32;
+    constexpr int kPairs = 32 / K::kHalves;
+    const int col = first_row(unit) / K::kHalves + 2 * lane;
+    const int from = K::kHalves == 1 ? 2 * lane : lane / 4 * 16 + lane % 4 * 2;
+    epilogue::Columns<typename K::Epilogue, T, 1> columns;  // the same of all rows
+    columns.load(operands, col + 1 < p.n, [&](int) { return col; });
     const auto at = [&](int row, int col) { return memory + (row * K::kPitch + col) * 4; };
     sync();  // the sums before have been read
 #pragma unroll
@@ -417,9 +526,6 @@ struct Output {
           at(i / 4 * 8 + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 % 2 * 8),
           __builtin_bit_cast(u32, sums[0][i]));
     sync();
-    constexpr int kPairs = 32 / K::kHalves;
-    const int col = first_row(unit) / K::kHalves + 2 * lane;
-    const int from = K::kHalves == 1 ? 2 * lane : lane / 4 * 16 + lane % 4 * 2;
 #pragma unroll 1
     for (int i = warp; i < K::kN && lane < kPairs; i += 4) {
       const i64 row = static_cast<i64>(unit.tile_b) * K::kN + i;
@@ -433,7 +539,12 @@ struct Output {
       if constexpr (K::kApart > 0)
         gemm::couple<typename K::Epilogue, T>(x[0], ptx::load_shared_8(at(i, from ^ K::kApart)),
                                               operands, row, col);
-      K::Epilogue::template apply<T>(x, operands, row, col);
+      epilogue::Operands here = operands;
+      columns.give(here, 0);
+      epilogue::Rows<typename K::Epilogue, 1> rows;
+      rows.load(operands, [&](int) { return row; });
+      rows.give(here, 0);
+      K::Epilogue::template apply<T>(x, here, row, col);
       const u32 both[1] = {ptx::pack<T>(x[0][0], x[0][1])};
       if constexpr (K::Epilogue::kStatistics) tell<32>(both, row, col - 2 * lane, lane);
       store_pair(row, col, both[0]);

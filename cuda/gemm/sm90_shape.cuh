@@ -31,10 +31,11 @@ struct Work {
 // If kSwapped, A has the columns of the output and B its rows: for few rows, because a product has
 // 64 rows at least and may have 8 columns. If kSplit, K is cut into pieces, and who is done last
 // adds them up. If kAcross is not 0, as many CTAs of a cluster have all columns of a row, and the
-// rows are normalised (sm90_norm.cuh).
+// rows are normalised (sm90_norm.cuh). If kJoined is more than 1, as many CTAs of a cluster have a
+// piece of K each, and a cluster has one tile.
 template <typename T_, int kM_, int kN_, int kStages_, bool kPingPong_, int kCluster_,
           bool kTransposedA_, bool kTransposedB_, class Epilogue_, bool kSwapped_, bool kSplit_,
-          int kAcross_, bool kBounded_>
+          int kAcross_, bool kBounded_, int kJoined_>
 struct Shape {
   using T = T_;
   using Epilogue = Epilogue_;
@@ -49,7 +50,8 @@ struct Shape {
   static constexpr bool kSwapped = kSwapped_;
   static constexpr bool kSplit = kSplit_;
   static constexpr int kAcross = kAcross_;
-  static constexpr int kCtas = kAcross > 0 ? kAcross : kCluster;  // of a cluster
+  static constexpr int kJoined = kJoined_;
+  static constexpr int kCtas = kAcross > 0 ? kAcross : kCluster * kJoined;  // of a cluster
   static constexpr bool kBounded = kBounded_;
 
   static constexpr int kThreads = 128 * 3;
@@ -84,8 +86,14 @@ struct Shape {
   // comes in through them before; if kSwapped, transposed as floats.
   static constexpr bool kReadsAhead = Epilogue::kResidual && !kSwapped;
   static constexpr int kBuffers = kReadsAhead || kAcross > 0 ? 4 : 2;
-  static_assert(kAcross == 0 || (kBlocks == 1 && kHalves == 1 && kN <= 64 * kBuffers &&
-                                 kCluster == 1 && !kPingPong && !kSwapped && !kSplit));
+  static_assert(kAcross == 0 || kBlocks <= 2);
+  static_assert(kAcross == 0 ||
+                (kHalves == 1 && kN <= 64 * kBuffers && kCluster == 1 && !kSwapped && !kSplit));
+  static constexpr int kJoinedBytes = 64 * 64 * 4;  // of a warpgroup's sums for 64 columns
+  static_assert(kJoined == 1 ||
+                (kAcross == 0 && kCluster == 1 && kBlocks == 1 && kHalves == 1 && kApart == 0 &&
+                 kN % (64 * kJoined) == 0 && !kPingPong && !kSwapped && !kSplit &&
+                 kN / 64 * 2 * kJoinedBytes <= kStages * (kBytesA + kBytesB)));
   static constexpr int kPitch = 64 + 4;  // floats; so that a warp's stores hit all banks
   static constexpr int kOutBytes =
       kSwapped ? (kN * kPitch * 4 + 1023) / 1024 * 1024 : kBuffers * kBlockBytes;  // of a warpgroup
@@ -166,6 +174,10 @@ struct Shape {
     u.pieces = kSplit && !streams ? p.splits : 1;
     u.first = 0;
     u.steps = all;
+    if constexpr (kJoined > 1) {
+      u.first = rank * p.split_steps;
+      u.steps = min(p.split_steps, all - u.first);
+    }
     if (w.unit < (streams ? p.whole : tiles * u.pieces)) {
       u.tile = w.unit / u.pieces;
       if constexpr (kSplit) {
@@ -187,7 +199,7 @@ struct Shape {
       w.step += u.steps;
     }
     const TilePlace place = raster(u.tile, p.tiles_a, p.tiles_b, p.group);
-    u.tile_a = place.row * kCluster + (kAcross > 0 ? 0 : rank);
+    u.tile_a = place.row * kCluster + (kCluster > 1 ? rank : 0);
     u.tile_b = place.col + (kAcross > 0 ? rank : 0);
     return true;
   }

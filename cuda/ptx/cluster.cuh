@@ -18,6 +18,15 @@ __device__ __forceinline__ void cluster_sync() {
                    : "memory");
 }
 
+// Stores four floats at the same place in CTA `cta` of the cluster.
+__device__ __forceinline__ void store_cluster(u32 to, u32 cta, const float* x) {
+  asm volatile(
+      "{.reg .b32 to; mapa.shared::cluster.u32 to, %0, %1; st.shared::cluster.v4.f32 [to], {%2, "
+      "%3, %4, %5};}" ::"r"(to),
+      "r"(cta), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+      : "memory");
+}
+
 // Stores two floats at the same place in CTA `cta` of the cluster, in its own time, and tells the
 // barrier there that 8 bytes have come.
 __device__ __forceinline__ void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {

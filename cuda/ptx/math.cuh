@@ -1,7 +1,14 @@
-// Single-instruction approximations of the special function unit.
+// Single-instruction approximations of the special function unit, and what has to be rounded.
 #pragma once
 
 namespace stof::ptx {
+
+// x * y, rounded: nvcc may not make it part of an FMA.
+__device__ __forceinline__ float multiply(float x, float y) {
+  float r;
+  asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
 
 // 2^x; -inf gives 0. Relative error about 2^-22.
 __device__ __forceinline__ float exp2(float x) {

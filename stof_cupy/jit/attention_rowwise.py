@@ -60,6 +60,7 @@ def attention_rowwise(
         "wide_v",
         "pairs_out",
         "reach",
+        "early",
     ]
     names = "".join("_" + re.sub(r"stof::|\W", "", each.lower()) for each in stages)
     scores = ", ".join(f"stof::attention::{each}" for each in stages)
@@ -77,4 +78,5 @@ def attention_rowwise(
         ),
         threads=128,
         smem_bytes=4 * 4 * (max(head_dim, 64) + 2 + ROWWISE_SOURCES[source]),
+        waits=True,
     )

@@ -25,7 +25,7 @@ from stof_cupy.jit.attention_sm90 import (
     attention_sm90,
     attention_sm90_combine,
 )
-from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rms_norm, rotary
+from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.gemm_statistics import row_statistics
@@ -49,6 +49,7 @@ __all__ = [
     "gemm_sm80",
     "head_dim_class",
     "layer_norm",
+    "rms_norm",
 ]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
@@ -163,23 +164,31 @@ def gemm_sm80(
 
 
 @cache
-def layer_norm(dtype: str) -> KernelSpec:
-    """Return LayerNorm over the last axis, one warp a row."""
+def _norm(name: str, dtype: str, *, centred: bool) -> KernelSpec:
     t = _SHORT[dtype]
     return KernelSpec(
-        name=f"layer_norm_{t}",
+        name=f"{name}_{t}",
         header="norm.cuh",
-        type=f"stof::LayerNorm<stof::{t}>",
+        type=f"stof::Norm<stof::{t}, {str(centred).lower()}>",
         params=(
-            *((name, "u8") for name in ("x", "weight", "bias", "out")),
-            *((name, "i8") for name in ("x_row", "out_row", "rows")),
-            ("cols", "i4"),
-            ("wide", "i4"),
+            *((name, "u8") for name in ("x", "residual", "weight", "bias", "sum", "out")),
+            *((name, "i8") for name in ("x_row", "residual_row", "sum_row", "out_row", "rows")),
+            *((name, "i4") for name in ("cols", "wide", "warps")),
             ("eps", "f4"),
         ),
-        threads=128,
-        smem_bytes=0,
+        threads=256,
+        smem_bytes=2 * 8 * 4,
     )
+
+
+def layer_norm(dtype: str) -> KernelSpec:
+    """Return LayerNorm over the last axis, of one array or of the sum of two."""
+    return _norm("layer_norm", dtype, centred=True)
+
+
+def rms_norm(dtype: str) -> KernelSpec:
+    """Return RMSNorm over the last axis, of one array or of the sum of two."""
+    return _norm("rms_norm", dtype, centred=False)
 
 
 @cache

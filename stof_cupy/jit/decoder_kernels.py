@@ -1,4 +1,4 @@
-"""Specs of what decoders need beside attention and GEMM: RMSNorm, rotary, the KV cache."""
+"""Specs of what decoders need beside attention, GEMM and norms: rotary, the KV cache."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from functools import cache
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["FEW_ROWS", "gemm_few_rows", "greedy", "kv_cache", "rms_norm", "rotary"]
+__all__ = [
+    "FEW_ROWS",
+    "SIXTEEN_ROWS",
+    "gemm_few_rows",
+    "gemm_sixteen_rows",
+    "greedy",
+    "kv_cache",
+    "rotary",
+]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
 _AXES = ("batch", "head", "seq")
 
 FEW_ROWS = (1, 2, 4)
 """Rows of A that `gemm_few_rows` is compiled for."""
+
+SIXTEEN_ROWS = (8, 16)
+"""Rows of A that `gemm_sixteen_rows` is compiled for."""
+
+_ROWS_PARAMS = (
+    *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
+    *((f"{name}_row", "i8") for name in ("residual", "c", "a", "b")),
+)
 
 
 @cache
@@ -37,8 +53,7 @@ def gemm_few_rows(
         header="gemm/few_rows.cuh",
         type=f"stof::gemm::FewRows<{arguments}>",
         params=(
-            *((name, "u8") for name in ("a", "b", "c", "bias", "residual")),
-            *((f"{name}_row", "i8") for name in ("residual", "c", "a", "b")),
+            *_ROWS_PARAMS,
             ("norm", "u8"),
             *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
             ("scale", "f4"),
@@ -46,6 +61,27 @@ def gemm_few_rows(
         ),
         threads=128,
         smem_bytes=4 * sums * 4 if slices > 1 else 0,
+    )
+
+
+@cache
+def gemm_sixteen_rows(
+    dtype: str, rows: int, slices: int, epilogue: EpilogueKind = PLAIN
+) -> KernelSpec:
+    """Return the GEMM of up to 8 or 16 rows; `slices` of K, up to 16, are a warp each."""
+    t = _SHORT[dtype]
+    warps = max(8, slices)
+    return KernelSpec(
+        name=f"gemm_sixteen_rows_{t}_{rows}x{slices}{epilogue.name}",
+        header="gemm/sixteen_rows.cuh",
+        type=f"stof::gemm::SixteenRows<stof::{t}, {rows}, {slices}, {epilogue.type}>",
+        params=(
+            *_ROWS_PARAMS,
+            *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
+            ("scale", "f4"),
+        ),
+        threads=warps * 32,
+        smem_bytes=warps * (rows // 2) * 32 * 4 if slices > 1 else 0,
     )
 
 
@@ -65,26 +101,6 @@ def greedy(dtype: str) -> KernelSpec:
         ),
         threads=1024,
         smem_bytes=1024 // 32 * 8,
-    )
-
-
-@cache
-def rms_norm(dtype: str) -> KernelSpec:
-    """Return RMSNorm over the last axis, one warp a row."""
-    t = _SHORT[dtype]
-    return KernelSpec(
-        name=f"rms_norm_{t}",
-        header="rms_norm.cuh",
-        type=f"stof::RmsNorm<stof::{t}>",
-        params=(
-            *((name, "u8") for name in ("x", "weight", "out")),
-            *((name, "i8") for name in ("x_row", "out_row", "rows")),
-            ("cols", "i4"),
-            ("wide", "i4"),
-            ("eps", "f4"),
-        ),
-        threads=128,
-        smem_bytes=0,
     )
 
 

@@ -41,6 +41,8 @@ class Sm90Gemm:
         along K. As the kernel has them: swapped ones.
     across : int
         0, or CTAs of a cluster that have all columns, to normalise the rows.
+    joined : int
+        CTAs of a cluster that have a piece of K each, and add them up in their shared memory.
     stages : int
         Buffers for 64 of K; 0: as many as there is memory for, up to 8.
     bounded : bool
@@ -56,6 +58,7 @@ class Sm90Gemm:
     transposed_a: bool = False
     transposed_b: bool = False
     across: int = 0
+    joined: int = 1
     stages: int = 0
     bounded: bool = False
 
@@ -88,7 +91,7 @@ class Sm90Gemm:
     @property
     def ctas(self) -> int:
         """CTAs of a cluster."""
-        return self.across or self.cluster
+        return self.across or self.cluster * self.joined
 
     @property
     def sharers(self) -> int:
@@ -119,11 +122,19 @@ class Sm90Gemm:
         if self.cluster not in (1, 2) or (self.cluster > 1 and self.n % (16 * self.cluster)):
             return mismatch("cluster", self.cluster, "1, or 2 where n is a multiple of 32")
         if self.across:
-            others = (self.pingpong, self.swapped, self.split, epilogue.gated, self.cluster > 1)
+            others = (self.swapped, self.split, epilogue.gated, self.cluster > 1)
             if any(others) or self.m != 128 or self.across > 8:
-                return mismatch(
-                    "across", self.across, "at most 8 with tiles of 128 that are shared"
-                )
+                return mismatch("across", self.across, "at most 8 with tiles of 128 rows")
+        if self.joined > 1:
+            alone = not (self.pingpong or self.swapped or self.split or self.across)
+            if (
+                not alone
+                or self.cluster > 1
+                or self.m != 128
+                or self.n % (64 * self.joined)
+                or self.joined > 4
+            ):
+                return mismatch("joined", self.joined, f"of {self.n // 64} in tiles of 128 rows")
         if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
         wrong = self._fault_of_stages(epilogue)
@@ -147,6 +158,8 @@ class Sm90Gemm:
             return mismatch("rotary", f"heads of {2 * epilogue.apart}", expected)
         if self.across and not epilogue.rows_alone:
             return mismatch("across", self.across, "0 of such an epilogue")
+        if self.joined > 1 and (epilogue.gated or epilogue.apart):
+            return mismatch("joined", self.joined, "1 of columns that are coupled")
         if epilogue.statistics and epilogue.gated:
             return mismatch("statistics", "those of a gated product", "of one that is not")
         return None
@@ -158,6 +171,7 @@ class Sm90Gemm:
         flags |= {"ta": self.transposed_a, "tb": self.transposed_b, "bounded": self.bounded}
         variant = "".join(f"_{name}" for name, on in flags.items() if on)
         variant += f"_norm{self.across}" if self.across else ""
+        variant += f"_joined{self.joined}" if self.joined > 1 else ""
         stages = f"s{self.stages}" if self.stages else ""
         return f"{self.m}x{self.n}_{stages}c{self.cluster}{variant}"
 
@@ -169,6 +183,8 @@ GEMM_SM90_CONFIGS = (
     *(Sm90Gemm(64, n, pingpong=True) for n in (256, 192, 128, 64)),
     *(Sm90Gemm(128, n, split=True) for n in (192, 128, 64)),
     *(Sm90Gemm(128, n, swapped=True, split=True) for n in (8, 16, 32, 64)),
+    *(Sm90Gemm(128, n, joined=j) for n, j in ((256, 4), (192, 3), (256, 2), (128, 2))),
+    Sm90Gemm(128, 256, split=True),
 )
 """What may be chosen, for operands contiguous along K."""
 
@@ -183,12 +199,12 @@ GEMM_SM90_AHEAD = (
     ("bfloat16", GEMM_SM90_CONFIGS[0], PLAIN),
     ("float16", GEMM_SM90_CONFIGS[0], _GELU),
     ("float16", GEMM_SM90_CONFIGS[0], _GATED),
-    ("float16", GEMM_SM90_CONFIGS[8], PLAIN),
+    ("float16", Sm90Gemm(128, 192, pingpong=True, across=4), _RESIDUAL),
     ("bfloat16", GEMM_SM90_CONFIGS[8], _GELU),
     ("float16", GEMM_SM90_CONFIGS[8], _RESIDUAL),
-    ("float16", GEMM_SM90_CONFIGS[16], _GELU),
+    ("float16", Sm90Gemm(128, 256, joined=4), _GELU),
     ("float16", replace(GEMM_SM90_CONFIGS[0], transposed_a=True, transposed_b=True), PLAIN),
-    ("float16", GEMM_SM90_CONFIGS[-1], _GATED),
+    ("float16", Sm90Gemm(128, 64, swapped=True, split=True), _GATED),
     ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),
     ("bfloat16", GEMM_SM90_CONFIGS[0], _QUERIES),
     ("float16", GEMM_SM90_CONFIGS[8], _FOLDED),
@@ -222,7 +238,7 @@ def gemm_sm90(dtype: str, config: Sm90Gemm, epilogue: EpilogueKind = PLAIN) -> K
         *(str(config.pingpong).lower(), str(config.cluster)),
         *(str(config.transposed_a).lower(), str(config.transposed_b).lower()),
         *(epilogue.type, str(config.swapped).lower(), str(config.split).lower()),
-        *(str(config.across), str(config.bounded).lower()),
+        *(str(config.across), str(config.bounded).lower(), str(config.joined)),
     ]
     pointers = ["c", "bias", "residual", "norm_weight", "norm_bias"]
     pointers += ["partial", "counters", "report"]

@@ -118,21 +118,21 @@ def device_dtype(name: str, x: Array) -> str:
     return dtype
 
 
-def check_out(out: Array | None, shape: Sequence[int], like: Array) -> None:
+def check_out(out: Array | None, shape: Sequence[int], like: Array, *, name: str = "out") -> None:
     """Raise unless `out` is None or takes a result of `shape` and the dtype of `like`."""
     if out is None:
         return
-    check_shape("out", out, tuple(shape))
-    check_dtype("out", out, like, "the inputs")
+    check_shape(name, out, tuple(shape))
+    check_dtype(name, out, like, "the inputs")
     if not is_cupy(out) and not out.flags.writeable:
-        raise ArgumentError(mismatch("out", "a read-only array", "one that can be written"))
+        raise ArgumentError(mismatch(name, "a read-only array", "one that can be written"))
     if not out.size or not out.ndim:
         return
     if out.strides[-1] != out.itemsize and out.shape[-1] > 1:
         got = f"last stride of {out.strides[-1]} bytes"
-        raise ShapeError(mismatch("out", got, f"{out.itemsize} bytes (contiguous last axis)"))
+        raise ShapeError(mismatch(name, got, f"{out.itemsize} bytes (contiguous last axis)"))
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape, strict=True)):
-        raise ShapeError(mismatch("out", f"strides {out.strides}", "memory for each element"))
+        raise ShapeError(mismatch(name, f"strides {out.strides}", "memory for each element"))
 
 
 def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:
@@ -168,7 +168,9 @@ def aligned(x: Array, size: int, *strides: int) -> bool:
     return pointer(x) % size == 0 and all(s * x.itemsize % size == 0 for s in strides)
 
 
-def check_no_overlap(out: Array | None, in_place: Array | None = None, **inputs: Any) -> None:
+def check_no_overlap(
+    out: Array | None, in_place: Array | None = None, name: str = "out", /, **inputs: Any
+) -> None:
     """Raise ArgumentError if `out` may share memory with an input that is read while it is written.
 
     Parameters
@@ -177,6 +179,8 @@ def check_no_overlap(out: Array | None, in_place: Array | None = None, **inputs:
         Where the result goes.
     in_place : ndarray, optional
         An input that `out` may be identical to: each element is read before it is written.
+    name : str
+        What `out` is called.
     **inputs : ndarray or None
         All inputs by name, `in_place` among them.
     """
@@ -186,11 +190,11 @@ def check_no_overlap(out: Array | None, in_place: Array | None = None, **inputs:
         import cupy as xp
     else:
         xp = np
-    for name, x in inputs.items():
+    for each, x in inputs.items():
         if x is None or (x is in_place and _identical(x, out)):
             continue
         if xp.may_share_memory(out, x):
-            raise ArgumentError(mismatch("out", f"memory possibly shared with {name}", "its own"))
+            raise ArgumentError(mismatch(name, f"memory possibly shared with {each}", "its own"))
 
 
 def _identical(x: Array, y: Array) -> bool:

@@ -56,7 +56,7 @@ def attention(
         ``mask.to("cuda", tiles=, bitmaps=)`` and `DeviceMask.rebuild` do not.
     scale : float, optional
         Factor of the scores. Default: ``1 / sqrt(head_dim)``. Scores of more than about 10^7 are
-        beyond what float32 tells apart.
+        beyond what float32 tells apart; they are rounded, and results finite as long as they are.
     bias : float ndarray or RelativeBias, optional
         Added to the scores; an array broadcasts to ``(batch, heads, seq_q, seq_k)``. A key whose
         bias in an array is -inf or the lowest finite number of the array's type is masked.
@@ -81,7 +81,8 @@ def attention(
         What chooses among the kernels for a GPU: a model of their times, fitted to the GPU by
         ``stof-cupy calibrate`` or else to an H100; or the paper's Eq. 1, with 16x16 blocks as
         printed or 64x64 ones, for row-wise or block-wise, and the model among those. ``"sm90"``:
-        the kernel of Hopper's own instructions, or UnsupportedError where it does not go.
+        the kernel of Hopper's own instructions, or UnsupportedError where it does not go. NumPy
+        arrays have one way only, whatever is selected.
     explain : bool
         Compute nothing and return what the kernels are predicted to take; for CuPy arrays.
 
@@ -109,6 +110,11 @@ def attention(
     masked key or value holds, NaN and infinities included, reaches no row that it is masked for.
     Accumulation is in float32 (on NumPy in float32 or the inputs' wider type), and equal inputs
     give bit-equal outputs.
+
+    On a GPU, in head dims above 128, an array `bias` and `alibi` are added up before the kernel
+    runs, in a float32 array ``(batches that bias differs in, heads, seq_q, seq_k)`` of each call.
+    Where that would take more than 1/16 of the GPU's memory the row-wise kernel runs, which needs
+    none. A RelativeBias and `alibi` take a table of distances.
 
     Examples
     --------

@@ -142,9 +142,9 @@ def _complete(scores: Scores, problem: Problem) -> Scores:
     """Return checked scores with the default scale filled in and the bias broadcast."""
     scale, softcap = 1.0 / math.sqrt(problem.dim_qk), scores.softcap
     if scores.scale is not None:
-        scale = _real("scale", scores.scale, "a real number that float32 can hold")
+        expected = "a real number of at most 1.7e38, half of float32's largest"
+        scale = _real("scale", scores.scale, expected)
         if not abs(scale) <= FLOAT32_MAX / 2:
-            expected = "a real number that float32 can hold"
             raise ArgumentError(mismatch("scale", scores.scale, expected))
     if softcap is not None:
         expected = "a positive number up to 2**64, scale / softcap within float32"
@@ -172,7 +172,9 @@ def _real(name: str, value: Any, expected: str) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(mismatch(name, value, expected)) from None
+        array = isinstance(value, np.ndarray)
+        got = f"an array of shape {value.shape}" if array else repr(value)
+        raise ArgumentError(mismatch(name, got, expected)) from None
 
 
 def _broadcast(bias: Array, shape: tuple[int, int, int, int]) -> Array:

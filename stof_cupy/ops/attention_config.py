@@ -35,6 +35,7 @@ _MOST_MASK_ROWS = 256
 _RESERVED = 1024  # bytes of shared memory that every CTA takes beside its own
 _MOST_SLICES = 128
 _MOST_PARTIAL = 256 << 20  # bytes of partial results
+_FOLDED_SHARE = 16  # of the GPU's memory, one part may hold the sum of two terms
 _ALL_REGISTERS = 256  # threads of an SM of which each can have as many as there are for one
 _FEW_TERMS = 128  # head dims above leave registers for one term beside the products
 _WAVES = (1, 2, 4)  # slices are tried that fill the GPU so many times
@@ -136,7 +137,7 @@ def kind_for(case: Case) -> ScoreKind:
     """Return the scores that the kernel makes: of two terms it may need their sum as one."""
     kind, problem = case.scores, case.problem
     if _two_terms(kind) and max(problem.dim_qk, problem.dim_v) > _FEW_TERMS:
-        return replace(kind, bias="float32", alibi=False, distances=False)
+        return replace(kind, bias=kind.bias and "float32", alibi=False)
     return kind
 
 
@@ -171,6 +172,9 @@ def legal(config: Config, case: Case) -> str:
         return f"{config.partial_floats(p)} partial results: more than {_MOST_PARTIAL} bytes"
     if config.items(p) * config.heads(p) >= 2**31:
         return f"2^31 tiles of {shape.rows} queries"
+    most = facts.memory_bytes // _FOLDED_SHARE
+    if config.scores != case.scores and case.given.folded > most:
+        return f"the sum of bias and ALiBi takes {case.given.folded} bytes: at most {most}"
     if max(p.seq_q, p.seq_k) > 2**31 - 128:
         return "more than 2^31 - 128 queries or keys"
     return ""

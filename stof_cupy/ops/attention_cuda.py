@@ -10,20 +10,18 @@ import numpy as np
 
 from stof_cupy.jit import device, launch, nvrtc
 from stof_cupy.jit.attention_kernels import KEYS
-from stof_cupy.masks.device.built import BuiltMask
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops import attention_sm90_launches
 from stof_cupy.ops._arrays import Array, empty_in_order_of, pointer, unit_last
-from stof_cupy.ops.attention_args import Problem, Scores, masking
 from stof_cupy.ops.attention_calibration import calibrated
 from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_config import Config
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_demand import Case, Given
 from stof_cupy.ops.attention_fields import Args, Launch, common_fields, kind_of
+from stof_cupy.ops.attention_folded import folded, folded_bytes
 from stof_cupy.ops.attention_model import Estimate, Select, choose, explain
-from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["blockwise_launches", "completed", "estimates", "launches", "prepared", "run"]
 
@@ -104,6 +102,7 @@ def _case(args: Args) -> tuple[Case, Constants]:
         if problem.seq_k % step:
             problem = replace(problem, seq_k=-(-problem.seq_k // step) * step)
     given = sm90.given(args) if facts.arch == "90a" else Given()
+    given = given._replace(folded=folded_bytes(args.scores, args.problem))
     case = Case(problem, args.mask, facts, kind_of(args.scores), nvrtc.load().version, given)
     return case, calibrated(facts)
 
@@ -121,7 +120,7 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
     """Return the launches of the block-wise kernel, and the arrays made for them."""
     problem, mask, used, partial = args.problem, args.mask, [], None
     if config.scores != kind_of(args.scores):
-        args = replace(args, scores=_folded(args.scores, problem, args.xp))
+        args = replace(args, scores=folded(args.scores, problem, args.xp))
     cut = config.long_slots * config.heads(problem)
     if cut:
         partial = args.xp.empty(config.partial_floats(problem), np.float32)
@@ -140,7 +139,6 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         "splits": config.splits,
         "slice": config.slice,
         "pack": config.pack,
-        "early": not (isinstance(mask, BuiltMask) or fields["kv_lengths"]),
     }
     blocks = config.items(problem) * config.heads(problem)
     if blocks <= _AT_ONCE and not cut:
@@ -150,22 +148,3 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         rows = cut * config.shape.rows
         every.append(Launch(config.combine_spec(problem), rows // 4, fields))
     return every, used
-
-
-def _folded(scores: Scores, problem: Problem, xp: Any) -> Scores:
-    """Return scores of one term: in place of two, a bias array that is their sum."""
-    queries, keys = scores.positions or (
-        np.arange(problem.seq_k - problem.seq_q, problem.seq_k),
-        np.arange(problem.seq_k),
-    )
-    distance = xp.asarray(keys) - xp.asarray(queries)[:, None]
-    bias: Any = scores.bias
-    if isinstance(bias, RelativeBias):
-        reach = bias.max_distance
-        bias = bias.by_distance(reach)[:, xp.clip(distance, -reach, reach) + reach]
-    lowest = masking(bias.dtype)
-    bias = xp.where(bias <= lowest, np.float32(-np.inf), bias.astype(np.float32))
-    slopes = -xp.asarray(scores.alibi)[:, None, None]
-    total = bias + slopes * abs(distance).astype(np.float32)
-    shape = (problem.batch, problem.heads, problem.seq_q, problem.seq_k)
-    return replace(scores, alibi=None, bias=xp.broadcast_to(total, shape))

@@ -33,11 +33,14 @@ class Given(NamedTuple):
         Whether there are ``kv_lengths``.
     negative : bool
         Whether the scale is.
+    folded : int
+        Bytes of the sum of ALiBi and an array of biases; 0 if there are not both.
     """
 
     boxes: bool = True
     lengths: bool = False
     negative: bool = False
+    folded: int = 0
 
 
 NOTHING_SPECIAL = Given()

@@ -11,13 +11,14 @@ import numpy as np
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.jit.attention_kernels import ScoreKind
 from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.masks.device.built import BuiltMask
 from stof_cupy.masks.schedule import mask_strides
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops._arrays import Array, is_cupy, pointer
 from stof_cupy.ops.attention_args import Problem, Scores
 from stof_cupy.ops.relative_bias import RelativeBias
 
-__all__ = ["Args", "Launch", "common_fields", "kind_of"]
+__all__ = ["Args", "Launch", "common_fields", "kind_of", "without_repeats"]
 
 _LISTS = ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "overflow")
 _LOG2E = math.log2(math.e)
@@ -111,7 +112,8 @@ def common_fields(args: Args, lists: Any, used: list[Array]) -> dict[str, Any]:
         "seq_k": problem.seq_k,
         "dim_qk": problem.dim_qk,
         "dim_v": problem.dim_v,
-        "early": False,
+        # Lists of a mask that the GPU builds in this stream are written by a kernel before.
+        "early": not isinstance(args.mask, BuiltMask) and lengths is None,
     }
     for name, x in (("q", args.q), ("k", args.k), ("v", args.v), ("out", args.out)):
         _add_tensor(fields, name, x)
@@ -189,7 +191,11 @@ def _readable(bias: Array, xp: Any) -> Array:
     wide = abs(bias.strides[3]) // bias.itemsize >= 2**31
     if bias.dtype != np.float64 and not wide:
         return bias
-    stored = bias[tuple(slice(0, 1) if step == 0 else slice(None) for step in bias.strides)]
     dtype = np.float32 if bias.dtype == np.float64 else bias.dtype
     with np.errstate(over="ignore"):  # below the lowest of float32: masked too
-        return xp.broadcast_to(xp.ascontiguousarray(stored, dtype), shape)
+        return xp.broadcast_to(xp.ascontiguousarray(without_repeats(bias), dtype), shape)
+
+
+def without_repeats(x: Array) -> Array:
+    """Return what an array stores: the axes that a broadcast repeats are of size 1."""
+    return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.strides)]

@@ -147,6 +147,8 @@ def _lengths(name: str, lens: Any, total: int) -> tuple[int, ...]:
     if is_cupy(lens):
         hint = "reading it would wait for the device: lens.get() says that it may"
         raise DTypeError(mismatch(name, "a CuPy array", "integers on the host", hint))
+    if lens is None or isinstance(lens, str | bytes):
+        raise DTypeError(mismatch(name, repr(lens), "a list of integers, one for each sequence"))
     lengths = tuple(integers(name, lens).tolist())
     if min(lengths, default=0) < 0:
         raise ArgumentError(mismatch(name, min(lengths), "0 or more tokens each"))

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from stof_cupy.ops.epilogue import Epilogue
 
-__all__ = ["activated", "add", "embedding", "gelu", "gemm", "layer_norm", "stored", "widened"]
+__all__ = [
+    "activated",
+    "add",
+    "embedding",
+    "gelu",
+    "gemm",
+    "layer_norm",
+    "stored",
+    "summed",
+    "widened",
+]
 
 Array = NDArray[Any]
 
@@ -43,16 +53,33 @@ def gemm(
 
 
 def layer_norm(
-    x: Array, weight: Array, bias: Array, *, eps: float, out: Array | None = None
+    x: Array,
+    weight: Array,
+    bias: Array,
+    *,
+    eps: float,
+    residual: Array | None = None,
+    sum_out: Array | None = None,
+    out: Array | None = None,
 ) -> Array:
     """Normalise the last axis; see :func:`stof_cupy.ops.norm.layer_norm`."""
-    wide = widened(x)
+    wide = summed(x, residual, sum_out)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
     centred /= np.sqrt(variance + eps)
     centred *= widened(weight)
     centred += widened(bias)
     return stored(centred, x.dtype, out)
+
+
+def summed(x: Array, residual: Array | None, sum_out: Array | None) -> Array:
+    """``x + residual``, not rounded; `sum_out`, if given, gets it rounded."""
+    if residual is None:
+        return widened(x)
+    total = widened(x) + widened(residual)
+    if sum_out is not None:
+        stored(total, x.dtype, sum_out)
+    return total
 
 
 def add(x: Array, y: Array, *, out: Array | None = None) -> Array:

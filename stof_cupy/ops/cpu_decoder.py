@@ -7,16 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.ops.cpu import activated, stored, widened
+from stof_cupy.ops.cpu import activated, stored, summed, widened
 
 __all__ = ["gated", "mul", "rms_norm", "rotary", "softcap", "unary"]
 
 Array = NDArray[Any]
 
 
-def rms_norm(x: Array, weight: Array, *, eps: float, out: Array | None = None) -> Array:
+def rms_norm(
+    x: Array,
+    weight: Array,
+    *,
+    eps: float,
+    residual: Array | None = None,
+    sum_out: Array | None = None,
+    out: Array | None = None,
+) -> Array:
     """Divide by the root mean square; see :func:`stof_cupy.ops.rms_norm.rms_norm`."""
-    wide = widened(x)
+    wide = summed(x, residual, sum_out)
     square = np.square(wide).mean(axis=-1, keepdims=True)
     result = wide / np.sqrt(square + eps)
     result *= widened(weight)

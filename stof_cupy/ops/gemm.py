@@ -104,11 +104,12 @@ def chosen(
 def _ways(problem: Problem, a: Array, b: Array) -> tuple[Choice, ...]:
     from stof_cupy.jit.device import facts
 
-    about = facts(a.device.id)
-    few = gemm_few_rows.config_for(problem, a, b, about.sm_count)
-    if few is not None:
-        return (few,)
-    return gemm_choice.choices(problem, gemm_sm90.layout(problem, a, b), about)
+    about, found = facts(a.device.id), gemm_sm90.layout(problem, a, b)
+    if found is None:  # of two halves, say, that are not multiples of eight
+        few = gemm_few_rows.config_for(problem, a, b, about.sm_count)
+        if few is not None:
+            return (few,)
+    return gemm_choice.choices(problem, found, about)
 
 
 def _launch(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops import gemm_model, gemm_vendor
+from stof_cupy.ops import gemm_model, gemm_vendor, gemm_ways
 from stof_cupy.ops.attention_calibration import path_of as attention_path_of
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_few_rows import Config as FewRows
@@ -34,7 +34,7 @@ __all__ = [
     "times_of",
 ]
 
-Choice: TypeAlias = gemm_model.Choice | Vendor | FewRows
+Choice: TypeAlias = gemm_ways.Choice | Vendor
 """One way to compute a product."""
 
 Times: TypeAlias = Mapping[str, float]
@@ -43,7 +43,7 @@ Times: TypeAlias = Mapping[str, float]
 APART = "apart"
 """The name of a product and a LayerNorm in two kernels."""
 
-_VERSION = 1
+_VERSION = 2
 """Of our kernels: times of others do not count."""
 
 
@@ -92,7 +92,8 @@ def choices(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple
     >>> [name_of(each) for each in choices(Problem("float16", 8, 16, 64), None, l4)]
     ['sm80 64x64']
     """
-    ours = {name_of(c): c for c in gemm_model.candidates(problem, found, facts)}
+    every = gemm_ways.ways(problem, found, facts)
+    ours = {name_of(each.choice): each.choice for each in every}
     first: list[Choice] = []
     times = times_of(facts, key_of(problem, found))
     for name in sorted(times, key=lambda name: times[name]):
@@ -101,7 +102,7 @@ def choices(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple
         kind, _, rank = name.partition(" ")
         if kind == "cublaslt" and rank.isdecimal() and gemm_vendor.fault(problem) is None:
             first.append(Vendor(int(rank)))
-    return (*first, gemm_model.choose(problem, found, facts))
+    return (*first, every[0].choice)
 
 
 @lru_cache(maxsize=4096)

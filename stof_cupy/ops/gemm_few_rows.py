@@ -5,20 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from stof_cupy.jit.decoder_kernels import FEW_ROWS, gemm_few_rows
-from stof_cupy.jit.epilogues import EpilogueKind
+from stof_cupy.jit.decoder_kernels import (
+    FEW_ROWS,
+    SIXTEEN_ROWS,
+    gemm_few_rows,
+    gemm_sixteen_rows,
+)
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import Array, aligned, pointer
 from stof_cupy.ops.gemm_args import Problem, strides
 from stof_cupy.ops.gemm_sm80 import layout
 
-__all__ = ["Config", "config_for", "fields", "launch"]
+__all__ = ["BUSY", "Config", "config_for", "fields", "launch", "of_few", "of_sixteen"]
 
 _COLUMNS = 2
-"""Columns of the output that a warp computes."""
+"""Columns of the output that a warp of few rows computes."""
+
+_COLUMNS_OF_B = 16
+"""Columns of B of a warp of sixteen rows."""
 
 _WARPS = 4
-_BUSY = 16
+BUSY = 16
 """Warps of an SM that keep memory busy."""
 
 
@@ -30,11 +37,27 @@ class Config:
     slices: int
 
     def spec(self, problem: Problem, *, normed: bool = False) -> KernelSpec:
-        """Return the kernel for `problem`, after RMSNorm or not."""
+        """Return the kernel for `problem`, after RMSNorm or not: that only of few rows."""
+        if self.rows in SIXTEEN_ROWS:
+            return gemm_sixteen_rows(problem.dtype, self.rows, self.slices, problem.epilogue)
         return gemm_few_rows(problem.dtype, self.rows, self.slices, problem.epilogue, normed=normed)
+
+    @property
+    def step(self) -> int:
+        """Elements of K whose loads a warp has in flight."""
+        return 128 if self.rows in SIXTEEN_ROWS else 512
+
+    def warps(self, problem: Problem) -> int:
+        """Return the number of warps."""
+        if self.rows in SIXTEEN_ROWS:
+            return self.slices * -(-problem.columns // _COLUMNS_OF_B)
+        return self.slices * -(-problem.n // _COLUMNS)
 
     def blocks(self, problem: Problem) -> int:
         """Return the number of CTAs."""
+        if self.rows in SIXTEEN_ROWS:
+            columns = _COLUMNS_OF_B // problem.epilogue.halves
+            return -(-problem.n // (columns * max(8, self.slices) // self.slices))
         return -(-problem.n // (_COLUMNS * _WARPS // self.slices))
 
 
@@ -55,16 +78,38 @@ def config_for(problem: Problem, a: Array, b: Array, sm_count: int) -> Config | 
     >>> config_for(Problem("float16", 1, 960, 576), a, b, 132)
     Config(rows=1, slices=4)
     """
-    kind = problem.epilogue
-    known = EpilogueKind(kind.scale, kind.bias, kind.activation, kind.gated, kind.residual)
-    if not 0 < problem.m <= FEW_ROWS[-1] or not problem.n or kind != known:
+    if layout(a) != "k" or layout(b, problem.epilogue.halves) != "k":
         return None
-    if layout(a) != "k" or layout(b, kind.halves) != "k":
+    return of_few(problem, sm_count)
+
+
+def of_few(problem: Problem, sm_count: int) -> Config | None:
+    """Return how to compute a product of at most four rows, of operands that lie along K."""
+    if not 0 < problem.m <= FEW_ROWS[-1] or not problem.n or not problem.epilogue.rows_alone:
         return None
     rows = next(rows for rows in FEW_ROWS if problem.m <= rows)
     slices, warps = 1, -(-problem.n // _COLUMNS)
     # A slice reads 256 elements at a time: there have to be as many for each.
-    while slices < _WARPS and warps * slices < sm_count * _BUSY and problem.k >= 256 * slices:
+    while slices < _WARPS and warps * slices < sm_count * BUSY and problem.k >= 256 * slices:
+        slices *= 2
+    return Config(rows, slices)
+
+
+def of_sixteen(problem: Problem, sm_count: int) -> Config | None:
+    """Return how to compute a product of at most sixteen rows, of operands that lie along K.
+
+    Examples
+    --------
+    >>> of_sixteen(Problem("float16", 16, 2048, 8192), 132)
+    Config(rows=16, slices=16)
+    """
+    if not 0 < problem.m <= SIXTEEN_ROWS[-1] or not problem.n or not problem.epilogue.rows_alone:
+        return None
+    rows = next(rows for rows in SIXTEEN_ROWS if problem.m <= rows)
+    slices, warps = 1, -(-problem.columns // _COLUMNS_OF_B)
+    # Sixteen warps are all of a CTA, and one of an SM: only if each SM has no second one.
+    most = 16 if warps <= sm_count else 8
+    while slices < most and warps * slices < sm_count * BUSY and problem.k >= 128 * slices:
         slices *= 2
     return Config(rows, slices)
 
@@ -95,7 +140,10 @@ def launch(
     from stof_cupy.jit.launch import kernel
 
     run = kernel(config.spec(problem, normed=norm is not None), c.device.id)
-    params = run.pack(**fields(problem, a, b, c, bias, residual, scale, norm, eps))
+    values = fields(problem, a, b, c, bias, residual, scale)
+    if config.rows not in SIXTEEN_ROWS:
+        values |= {"norm": pointer(norm), "eps": eps}
+    params = run.pack(**values)
     run((config.blocks(problem),), params)
 
 
@@ -107,10 +155,8 @@ def fields(
     bias: Array | None,
     residual: Array | None,
     scale: float,
-    norm: Array | None = None,
-    eps: float = 0.0,
 ) -> dict[str, Any]:
-    """Return the kernel's parameters."""
+    """Return the kernel's parameters, without those of a norm."""
     residual_row = 0 if residual is None else strides(residual)[0]
     return {
         "a": pointer(a),
@@ -120,9 +166,7 @@ def fields(
         "residual": pointer(residual),
         "residual_row": residual_row,
         **{"c_row": strides(c)[0], "a_row": strides(a)[0], "b_row": strides(b)[0]},
-        "norm": pointer(norm),
         **{"m": problem.m, "n": problem.n, "k": problem.k},
         "pairs_residual": residual is not None and aligned(residual, 4, residual_row),
         "scale": scale,
-        "eps": eps,
     }

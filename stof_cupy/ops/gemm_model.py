@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.device import DeviceFacts
@@ -27,15 +28,17 @@ __all__ = [
     "Choice",
     "Constants",
     "Estimate",
+    "bandwidth",
     "candidates",
     "choose",
     "choose_norm",
+    "clock",
     "explain",
     "norm_candidates",
     "predict",
 ]
 
-SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 """Into how many pieces K may be cut."""
 
 Choice = Plan | gemm_sm80.Config
@@ -43,8 +46,8 @@ Choice = Plan | gemm_sm80.Config
 
 
 ALL_OF_HOPPER = False
-"""Whether products in pieces, swapped ones, and those that normalise their rows are chosen:
-emulation says that they are right, and no GPU has run them yet."""
+"""Whether products in pieces, swapped ones, those of five to sixteen rows and those that normalise
+their rows are chosen: emulation says that they are right, and no GPU has timed them yet."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,9 @@ def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> It
     if facts.arch != "90a":
         return
     for config in GEMM_SM90_CONFIGS:
-        if (config.split or config.swapped) and not ALL_OF_HOPPER:
+        if (config.split or config.swapped or config.joined > 1) and not ALL_OF_HOPPER:
             continue
-        for splits in (1, *SPLITS) if config.split else (1,):
+        for splits in (1, *SPLITS) if config.split else (config.joined,):
             plan = Plan(config, splits)
             if config.split and splits == 1 and not config.swapped:
                 continue  # there is one that does not split
@@ -171,7 +174,7 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
     legal = list(norm_candidates(problem, found, facts))
     times = [(predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
     apart = explain(problem, found, facts)[0].us + constants.launch_us
-    apart += 4 * problem.m * problem.n / _bandwidth(facts, constants)  # read and written again
+    apart += 4 * problem.m * problem.n / bandwidth(facts, constants)  # read and written again
     return legal[min(times)[1]] if times and min(times)[0] < apart else None
 
 
@@ -179,8 +182,8 @@ def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) 
     """Yield every way to compute a product and normalise its rows in one kernel."""
     if facts.arch != "90a" or not ALL_OF_HOPPER:
         return
-    for n in (64, 128, 192, 256):
-        plan = Plan(Sm90Gemm(128, n, across=-(-problem.n // n)))
+    for n, turns in product((64, 128, 192, 256), (False, True)):
+        plan = Plan(Sm90Gemm(128, n, pingpong=turns, across=-(-problem.n // n)))
         if gemm_sm90.fault(plan, problem, found) is None:
             yield plan
 
@@ -193,7 +196,7 @@ def predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Est
         us, bound = _sm80(choice, p, facts, c)
     operands = p.m + p.columns
     moved = 2 * (operands * p.k + p.m * p.n * (2 if p.epilogue.residual else 1))
-    compulsory = moved / _bandwidth(facts, c)
+    compulsory = moved / bandwidth(facts, c)
     if compulsory > us:
         us, compulsory, bound = compulsory, us, "dram"
     return Estimate(choice, us + c.beside * compulsory + c.launch_us, bound)
@@ -216,13 +219,16 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     if config.swapped:
         tail *= 2
     pieces = plan.pieces(p)
-    if pieces > 1 and not plan.stream:
+    if config.joined > 1:
+        sent = config.m * config.n * 4 * (1 - 1 / pieces)
+        tail = tail / pieces + 2 * sent / 32 + 1500
+    elif pieces > 1 and not plan.stream:
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500
     if config.across:
         tail = 2 * tail + 2000  # once more over all values, and an exchange
     if plan.stream:
-        return _streamed(plan, p, terms[bound], tail, c) / _clock(facts, c), bound
+        return _streamed(plan, p, terms[bound], tail, c) / clock(facts, c), bound
     clusters = facts.sm_count // config.ctas
     rounds = -(-plan.units(p) // clusters)
     if config.pingpong:
@@ -231,7 +237,7 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
         clocks = max(clocks, alone)
     else:
         clocks = rounds * (busy + tail) + c.start_clk
-    return clocks / _clock(facts, c), bound
+    return clocks / clock(facts, c), bound
 
 
 def _streamed(plan: Plan, p: Problem, step: float, tail: float, c: Constants) -> float:
@@ -256,15 +262,15 @@ def _sm80(
     # CTAs that share an SM hide each other's epilogues.
     hidden = 0.5 if tile.threads == 128 and rounds > 1 else 0.0
     clocks = rounds * (math.ceil(p.k / 64) * step + (1 - hidden) * tail) + 2 * c.start_clk
-    return clocks / _clock(facts, c), "tensor"
+    return clocks / clock(facts, c), "tensor"
 
 
-def _bandwidth(facts: DeviceFacts, c: Constants) -> float:
+def bandwidth(facts: DeviceFacts, c: Constants) -> float:
     """Return the memory's bytes per microsecond; where the driver does not say, plenty."""
     return facts.memory_clock_khz * 2e3 * facts.memory_bus_bits / 8e6 * c.dram or 1e6
 
 
-def _clock(facts: DeviceFacts, c: Constants) -> float:
+def clock(facts: DeviceFacts, c: Constants) -> float:
     """Return clocks per microsecond."""
     return facts.clock_khz / 1e3 * c.clock
 

@@ -71,7 +71,8 @@ class Plan:
 
     def units(self, problem: Problem) -> int:
         """Return how many pieces of work there are for clusters; of a stream, the clusters."""
-        return self.stream or math.prod(self.tiles(problem)) * self.pieces(problem)
+        pieces = 1 if self.config.joined > 1 else self.pieces(problem)
+        return self.stream or math.prod(self.tiles(problem)) * pieces
 
     def raster(self, sm_count: int) -> int:
         """Return the clusters along A of a group; those of one wave are about square."""

@@ -75,12 +75,15 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
     if config.across and not (config.across - 1) * config.n < problem.n <= config.across * config.n:
         return mismatch("N", problem.n, f"columns for each of {config.across} CTAs")
     most, tiles = steps_of(problem) if config.split else 1, math.prod(plan.tiles(problem))
-    if not 1 <= plan.splits <= most:
+    if config.joined > 1:
+        if (plan.splits, plan.pieces(problem)) != (config.joined,) * 2:
+            return mismatch("splits", plan.splits, f"{config.joined} pieces that are not empty")
+    elif not 1 <= plan.splits <= most:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
     if plan.stream and not (config.split and plan.splits == 1 and config.ctas == 1):
         return mismatch("stream", plan.stream, "0, or a configuration that splits, in one piece")
     counted = tiles * config.cluster * config.sharers
-    if plan.splits + plan.stream > 1 and counted > _MOST_COUNTERS:
+    if config.split and plan.splits + plan.stream > 1 and counted > _MOST_COUNTERS:
         return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
     if plan.stream and tiles * steps_of(problem) > 2**30:
         return mismatch("steps", tiles * steps_of(problem), "fewer in a stream")
@@ -166,7 +169,7 @@ def prepare(
     run = kernel(gemm_sm90(problem.dtype, config, problem.epilogue), number)
     sm_count = device.facts(number).sm_count
     partial, words = None, 0
-    pieces = plan.pieces(problem)
+    pieces = plan.pieces(problem) if config.split else 1
     if pieces > 1:
         tiles = math.prod(plan.tiles(problem)) * config.cluster
         partial = cupy.empty(tiles * pieces * config.m * config.n, cupy.float32)
@@ -179,7 +182,7 @@ def prepare(
         report=report,
     )
     clusters = plan.units(problem)
-    if not plan.stream:  # which is for so many, whether or not they run at once
+    if not plan.stream and config.joined == 1:  # which are for so many, however many run at once
         clusters = min(clusters, active_clusters(run, number, sm_count))
     arrays = (a, b, c, bias, residual, norm, stages, partial)
     return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
@@ -12,12 +13,12 @@ import numpy as np
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor
+from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor, gemm_ways
 from stof_cupy.ops.attention_timing import graph_us
 from stof_cupy.ops.epilogue import SLAB, Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice
-from stof_cupy.ops.gemm_sm90 import Layout, Norm
+from stof_cupy.ops.gemm_sm90 import Layout, Norm, Plan
 from stof_cupy.ops.gemm_vendor import Vendor
 from stof_cupy.ops.norm import layer_norm
 
@@ -26,8 +27,11 @@ __all__ = ["measure", "measure_norm", "normal", "to_time"]
 NEAR = 1.5
 """Times the best prediction: what may be the fastest."""
 
-MOST = 8
-"""How many of our own are timed at most."""
+LEAST, MOST = 4, 8
+"""How many of our own are timed, but for those that the predictions leave out."""
+
+ALIKE = 2
+"""How many of those are one kernel that cuts K in different ways."""
 
 _FEW_ROWS = 64  # for which the weights come from memory
 _COPIES = 40  # of the weights, one for each launch of a graph
@@ -35,9 +39,15 @@ _COPIES = 40  # of the weights, one for each launch of a graph
 
 def to_time(problem: Problem, found: Layout | None, facts: DeviceFacts) -> list[Choice]:
     """Return the ways of which one may be the fastest: the model's choice first, cuBLASLt last."""
-    ranked = gemm_model.explain(problem, found, facts)
-    near = [each.choice for each in ranked if each.us <= NEAR * ranked[0].us]
-    chosen: list[Choice] = [*near[:MOST]]
+    ranked = gemm_ways.ways(problem, found, facts)
+    chosen: list[Choice] = []
+    kernels: Counter[object] = Counter()
+    for choice, us in ranked:
+        kernel = choice.config if isinstance(choice, Plan) else choice
+        if us <= NEAR * ranked[0].us or len(chosen) < LEAST:
+            kernels[kernel] += 1
+            if kernels[kernel] <= ALIKE and len(chosen) < MOST:
+                chosen.append(choice)
     if gemm_vendor.binding() is not None and gemm_vendor.fault(problem) is None:
         chosen += [Vendor(rank) for rank in range(gemm_vendor.RANKS)]
     return chosen

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from stof_cupy.errors import ArgumentError, ShapeError, mismatch
-from stof_cupy.jit.decoder_kernels import rms_norm as spec_of
-from stof_cupy.ops._arrays import (
-    FLOAT32_MAX,
-    FLOAT32_TINY,
-    Array,
-    aligned,
-    backend,
-    check_dtype,
-    check_no_overlap,
-    check_out,
-    check_shape,
-    device_dtype,
-    empty_in_order_of,
-    pointer,
-    unit_last,
-)
+from stof_cupy.jit import catalogue
+from stof_cupy.ops._arrays import Array, device_dtype, empty_in_order_of
+from stof_cupy.ops.norm_rows import launch, validate
 
-__all__ = ["arguments", "rms_norm"]
+__all__ = ["rms_norm"]
 
 
-def rms_norm(x: Array, weight: Array, *, eps: float, out: Array | None = None) -> Array:
+def rms_norm(
+    x: Array,
+    weight: Array,
+    *,
+    eps: float,
+    residual: Array | None = None,
+    sum_out: Array | None = None,
+    out: Array | None = None,
+) -> Array:
     """Compute ``x / sqrt(mean(x^2) + eps) * weight`` over the last axis.
+
+    Of ``x + residual`` if there is a residual: one pass over memory in place of two.
 
     Source: Zhang and Sennrich, arXiv 1910.07467.
 
@@ -39,9 +35,13 @@ def rms_norm(x: Array, weight: Array, *, eps: float, out: Array | None = None) -
         Shape ``(hidden,)``, dtype of `x`.
     eps : float
         Added to the mean square; positive.
+    residual : ndarray, optional
+        Added to `x` before; its shape and dtype. The sum is not rounded before it is normalised.
+    sum_out : ndarray, optional
+        Where to write ``x + residual``, which the next layer of a pre-norm stack adds to: as `out`.
     out : ndarray, optional
-        Where to write the result: shape and dtype of `x`, contiguous last axis. It may be `x`
-        itself.
+        Where to write the result: shape and dtype of `x`, contiguous last axis. It may be `x` or
+        `residual` itself, as may `sum_out`, but not both the same.
 
     Returns
     -------
@@ -61,73 +61,29 @@ def rms_norm(x: Array, weight: Array, *, eps: float, out: Array | None = None) -
     >>> import numpy as np
     >>> rms_norm(np.float32([[3, 3]]), np.float32([1, 2]), eps=1e-12)
     array([[1., 2.]], dtype=float32)
+
+    >>> x, y = np.float32([[1, 2]]), np.float32([[2, 1]])
+    >>> rms_norm(y, np.float32([1, 2]), eps=1e-12, residual=x, sum_out=x)
+    array([[1., 2.]], dtype=float32)
+    >>> x
+    array([[3., 3.]], dtype=float32)
     """
-    where = backend(x=x, weight=weight, out=out)
-    check_dtype("x", x)
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ShapeError(mismatch("x", tuple(x.shape), "(..., hidden) with hidden at least 1"))
-    check_dtype("weight", weight, x, "x")
-    check_shape("weight", weight, x.shape[-1:])
-    check_out(out, x.shape, x)
-    check_no_overlap(out, x, x=x, weight=weight)
-    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
-        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    added = {"residual": residual, "sum_out": sum_out}
+    where = validate(x, eps=eps, **added, out=out, weight=weight)
     if where == "numpy":
         from stof_cupy.ops import cpu_decoder
 
-        return cpu_decoder.rms_norm(x, weight, eps=eps, out=out)
-    return _launch(x, weight, eps, out)
+        return cpu_decoder.rms_norm(x, weight, eps=eps, **added, out=out)
+    return _launch(x, weight, out, eps=eps, **added)
 
 
-def _launch(x: Array, weight: Array, eps: float, out: Array | None) -> Array:
+def _launch(x: Array, weight: Array, out: Array | None, **how: Any) -> Array:
     """Build the kernel and run it on the arrays' device and CuPy's current stream."""
     import cupy
 
-    from stof_cupy.jit.launch import kernel
-
-    device = x.device.id
-    with cupy.cuda.Device(device):
-        run = kernel(spec_of(device_dtype("x", x)), device)
+    with cupy.cuda.Device(x.device.id):
+        spec = catalogue.rms_norm(device_dtype("x", x))
         if out is None:
             out = empty_in_order_of(x, x.shape)
-        if not out.size:
-            return out
-        rows, weight = _rows(unit_last(x), x), unit_last(weight)
-        to = _rows(out, x)
-        blocks, fields = arguments(rows, weight, to, eps)
-        run((blocks,), run.pack(**fields))
-        if pointer(to) != pointer(out):
-            out[...] = to.reshape([x.shape[a] for a in _order(x)]).transpose(_back(x))
+        launch(spec, x, weight, None, out, **how)
     return out
-
-
-def arguments(rows: Array, weight: Array, to: Array, eps: float) -> tuple[int, dict[str, Any]]:
-    """Return the blocks and the kernel's parameters for matrices with contiguous rows."""
-    x_row, out_row = (y.strides[0] // y.itemsize for y in (rows, to))
-    fields = {
-        "x": pointer(rows),
-        "weight": pointer(weight),
-        "out": pointer(to),
-        "x_row": x_row,
-        "out_row": out_row,
-        "rows": rows.shape[0],
-        "cols": rows.shape[1],
-        "wide": aligned(rows, 16, x_row) and aligned(to, 16, out_row) and aligned(weight, 16),
-        "eps": eps,
-    }
-    return -(-rows.shape[0] // 4), fields  # a warp each
-
-
-def _order(x: Array) -> list[int]:
-    """Return the axes of `x` in the order in which they lie in memory, the last one last."""
-    return [*sorted(range(x.ndim - 1), key=lambda axis: -abs(x.strides[axis])), x.ndim - 1]
-
-
-def _back(x: Array) -> list[int]:
-    order = _order(x)
-    return [order.index(axis) for axis in range(x.ndim)]
-
-
-def _rows(y: Array, x: Array) -> Array:
-    """Return `y` as a matrix, its rows in the order of the memory of `x`; a view if they can be."""
-    return y.transpose(_order(x)).reshape(-1, x.shape[-1])

@@ -291,6 +291,7 @@ u32 pack(float lo, float hi) {
   return from_float<T>(lo).bits | static_cast<u32>(from_float<T>(hi).bits) << 16;
 }
 
+inline float multiply(float x, float y) { return x * y; }
 inline float exp2(float x) { return std::exp2(x); }
 inline float log2(float x) { return std::log2(x); }
 inline float reciprocal(float x) { return 1 / x; }

@@ -47,8 +47,8 @@ static Kernel::Params params;
 thread_local char* smem;
 
 // `at_once` CTAs at a time, each by a thread of the CPU.
-extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed,
-                       unsigned at_once) {{
+extern "C" long long launch(const void* packed, unsigned x, unsigned y, unsigned seed,
+                            unsigned at_once) {{
   std::memcpy(&params, packed, sizeof params);
   host::body = [] {{ Kernel::run(params, smem); }};
   std::vector<unsigned> order(x * y);
@@ -69,6 +69,7 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
       std::fill_n(smem, {smem}, static_cast<char>(0xff));  // NaN
       host::start_copies({threads});
       if (!host::run_cta(random)) ended = false;
+      if ({waits} != std::count(host::waited.begin(), host::waited.end(), true)) std::abort();
       if (host::copying()) std::abort();  // it may land on what shared memory is used for later
     }}
   }};
@@ -81,7 +82,7 @@ extern "C" bool launch(const void* packed, unsigned x, unsigned y, unsigned seed
   for (std::thread& other : others) other.join();
   alarm(0);
   std::signal(SIGALRM, before);
-  return ended;
+  return ended ? host::multiplied.exchange(0) : -1;
 }}
 """
 # Undefined behaviour, shifts and overflows among it, ends the process. Fortified, longjmp refuses
@@ -103,16 +104,18 @@ _FLAGS = [
 
 def launch(
     spec: KernelSpec, grid: tuple[int, int], *, seed: int = 0, at_once: int = 1, **fields: Any
-) -> None:
+) -> int:
     """Run the kernel on NumPy arrays, whose addresses are among the fields of its params.
 
     CTAs and the threads in them come in an order that `seed` decides, and `at_once` CTAs at a time.
+    Returned is how many products of mma.sync their warps made.
     """
     assert fields.keys() == {name for name, _ in spec.params}
     values = tuple(fields[name] for name, _ in spec.params)
     packed = np.array([values], spec.params_dtype())
-    ended = _compiled(spec)(packed.ctypes.data, *grid, seed, at_once)
-    assert ended, "threads wait for each other forever"
+    products = _compiled(spec)(packed.ctypes.data, *grid, seed, at_once)
+    assert products >= 0, "threads wait for each other forever"
+    return products
 
 
 def compiler() -> str:
@@ -200,7 +203,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 @cache
-def _compiled(spec: KernelSpec) -> Callable[..., bool]:
+def _compiled(spec: KernelSpec) -> Callable[..., int]:
     source = _LAUNCH.format(
         header=spec.header,
         prelude=spec.prelude,
@@ -208,9 +211,10 @@ def _compiled(spec: KernelSpec) -> Callable[..., bool]:
         params=spec.params_dtype().itemsize,
         threads=spec.threads,
         smem=spec.smem_bytes,
+        waits=spec.threads if spec.waits else 0,
     )
     function = library(source).launch
-    function.restype = ctypes.c_bool
+    function.restype = ctypes.c_longlong
     function.argtypes = [ctypes.c_void_p, *(ctypes.c_uint,) * 4]
-    called: Callable[..., bool] = function
+    called: Callable[..., int] = function
     return called

@@ -291,6 +291,10 @@ inline void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {
   };
   host::copies.push_back({move, host::address_in(cta, barrier), 8});
 }
+inline void store_cluster(u32 to, u32 cta, const float* x) {
+  assert(to % 16 == 0);
+  for (int i = 0; i < 4; ++i) host::write(host::address_in(cta, to) + 4 * i, x[i]);
+}
 inline void cluster_sync() { host::wait_at(host::cta->all); }
 
 // The chunks of a box are swizzled by their place in a CTA's shared memory.

@@ -13,8 +13,9 @@ from stof_cupy import masks
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.attention_kernels import FEW_ROWS, PLAIN, SHAPES, ScoreKind
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops.attention_candidates import legal
+from stof_cupy.ops.attention_candidates import candidates, legal
 from stof_cupy.ops.attention_config import Config, configs, kind_for, slices
+from stof_cupy.ops.attention_demand import Given
 from stof_cupy.ops.attention_model import explain
 from tests.ops.gpus import B200, GPUS, H100, L4, RTX_4090, OnGpu, case
 
@@ -106,7 +107,22 @@ def test_what_needs_registers_shares_the_sm_with_fewer_blocks() -> None:
 def test_two_terms_become_one_where_registers_are_few() -> None:
     both = ScoreKind(softcap=True, alibi=True, distances=True)
     assert kind_for(case(dim=128, scores=both)) == both
-    assert kind_for(case(dim=129, scores=both)) == ScoreKind(softcap=True, bias="float32")
+    assert kind_for(case(dim=129, scores=both)) == ScoreKind(softcap=True, distances=True)
+    both = ScoreKind(bias="float16", alibi=True)
+    assert kind_for(case(dim=129, scores=both)) == ScoreKind(bias="float32")
+
+
+def test_the_sum_of_two_terms_takes_its_share_of_memory_and_no_more() -> None:
+    both = ScoreKind(bias="float16", alibi=True)
+    for facts in (H100, L4):
+        most = facts.memory_bytes // 16
+        for dim, folded in ((192, most), (192, most + 1), (128, most + 1)):
+            of = replace(case(dim=dim, scores=both, facts=facts), given=Given(folded=folded))
+            kernels = {each.kernel for each in candidates(of)}
+            assert ("blockwise" in kernels) == (dim == 128 or folded <= most)
+            assert "rowwise" in kernels  # it needs no sum
+            config = next(configs(replace(of, given=Given())))
+            assert ("bytes: at most" in legal(config, of)) == (dim == 192 and folded > most)
 
 
 def test_what_is_not_legal() -> None:

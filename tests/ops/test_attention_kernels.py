@@ -30,8 +30,11 @@ def config_of(problem: Any, scores: Scores, shape: Shape, mask: Any, **how: Any)
 
 def check(
     arrays: Any, mask: Any, shape: Shape, *, pack: int = 1, cut: Any = None, **args: Any
-) -> None:
-    """Run the kernels into poisoned memory; compare output and LSE with the oracle."""
+) -> int:
+    """Run the kernels into poisoned memory; compare output and LSE with the oracle.
+
+    Returned is how many products of mma.sync they made.
+    """
     q, k, v = arrays
     out = poison((*q.shape[:3], v.shape[3]), q.dtype)
     lse = poison(q.shape[:3], np.float32)
@@ -45,8 +48,7 @@ def check(
         config = replace(config, long_slots=min(cut[0], slots), splits=cut[1], slice=cut[2])
     with mock.patch.object(attention_cuda, "_AT_ONCE", 100 if q.shape[0] == 1 else 0):
         every, _used = launches(config, Args(problem, q, k, v, out, lse, bsr, scores, lengths))
-    for spec, blocks, fields in every:
-        on_host.launch(spec, (blocks, 1), **fields)
+    products = sum(on_host.launch(spec, (blocks, 1), **fields) for spec, blocks, fields in every)
     args |= {"kv_lengths": lengths, "return_lse": True}
     if positions is not None:
         args["bias"] = args["bias"].toarray(problem.seq_q, problem.seq_k, positions[0])
@@ -56,6 +58,7 @@ def check(
     assert_close(out, exact, low)
     np.testing.assert_allclose(lse, exact_lse, rtol=2e-6, atol=2e-5)
     assert not out[np.isneginf(exact_lse)].astype(np.float32).any()
+    return products
 
 
 def inputs(
@@ -96,6 +99,34 @@ THREE_GROUPS = Shape(2, 16, 1, False, 1, groups=3)
 def test_a_mask_with_every_kind_of_tile(shape: Shape, dtype: str) -> None:
     check(inputs(heads=1, dims=(32, 32), dtype=dtype), SCATTERED, shape)
     check(inputs(heads=1, dims=(32, 32), dtype=dtype), None, shape)
+
+
+FIRST = np.arange(32) * 7 % 6 * 64
+"""Of each row the first key of a mask, in one of six tiles."""
+
+LATE = rng(7).random((32, 640)) < 0.1
+LATE[:, ::64] = True  # all tiles keep some key of every row
+LATE[:, 5] = False  # and are part tiles
+LATE &= np.arange(640) >= FIRST[:, None]
+
+
+@pytest.mark.parametrize("shape", [SMALL, WIDE, GROUPS, THREE_GROUPS], ids=lambda s: s.name)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_that_begin_late_take_no_tile_twice(shape: Shape, dtype: str) -> None:
+    arrays = inputs(heads=1, seq=(32, 640), dims=(32, 32), dtype=dtype)
+    both = 2 * 16  # products of a fragment of rows with a tile: those of Q and K, of P and V
+    fragments = shape.rows // 16
+    assert check(arrays, LATE, shape) == -(-2 // fragments) * fragments * both * 10
+
+
+@pytest.mark.parametrize("first, again", [(0, 0), (4, 0), (6, 1), (9, 1)])
+def test_rows_that_begin_when_nobody_looks(first: int, again: int) -> None:
+    """A row of the first warp does so, one of the second never."""
+    arrays = inputs(heads=1, seq=(32, 640), dims=(32, 32))
+    mask = np.zeros((32, 640), bool)
+    mask[:, ::64] = True
+    mask[3, : first * 64] = mask[20] = False
+    assert check(arrays, mask, SMALL) == (2 * 10 * 2 + again) * 16
 
 
 def test_padded_and_unequal_head_dims_of_any_stride() -> None:

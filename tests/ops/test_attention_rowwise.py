@@ -16,11 +16,12 @@ from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_candidates import legal
 from stof_cupy.ops.attention_demand import Case
-from stof_cupy.ops.attention_fields import Args, kind_of
+from stof_cupy.ops.attention_fields import Args, common_fields, kind_of
 from stof_cupy.ops.attention_rowwise import Config
 from stof_cupy.ops.relative_bias import RelativeBias
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
+from tests.ops.gpus import OnGpu
 
 DTYPES = ("float16", "bfloat16")
 WHERE = ("cpu", pytest.param("gpu", marks=pytest.mark.gpu))
@@ -321,6 +322,20 @@ def test_runs_are_bit_equal(where):
     first, _ = run(*arrays, dense, where=where)
     again, _ = run(*arrays, dense, where=where)
     assert first.tobytes() == again.tobytes()
+
+
+def test_lists_are_read_before_the_wait_if_no_kernel_writes_them():
+    q, k, v = inputs(sq=5, sk=70, dim=32)
+    _, problem, bsr, scores = validate(q, k, v, np.ones((5, 70), bool), Scores(), None, None)
+    built, lengths = OnGpu((1, 1)), np.int32([70])
+    for mask, given, early in (
+        (None, None, True),
+        (bsr, None, True),
+        (built, None, False),
+        (bsr, lengths, False),
+    ):
+        args = Args(problem, q, k, v, q, None, mask, scores, given)
+        assert common_fields(args, None, [])["early"] is early
 
 
 def test_what_is_refused():

@@ -270,7 +270,7 @@ def test_any_problem(problem: dict[str, Any]) -> None:
         ({"softcap": 1e20}, ArgumentError, r"softcap: got 1e\+20, expected .* up to 2\*\*64"),
         ({"softcap": True}, ArgumentError, "softcap: got True"),
         ({"scale": np.float16("inf")}, ArgumentError, "scale: got inf"),
-        ({"scale": "1"}, ArgumentError, "scale: got 1, expected a real number"),
+        ({"scale": "1"}, ArgumentError, "scale: got '1', expected a real number"),
         ({"scale": 1j}, ArgumentError, "scale"),
         ({"select": np.ones(2)}, ArgumentError, "select"),
         ({"return_lse": "no"}, ArgumentError, "return_lse: got 'no', expected True or False"),

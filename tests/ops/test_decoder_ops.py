@@ -15,7 +15,7 @@ import pytest
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.jit import catalogue, decoder_kernels
-from stof_cupy.ops import greedy, kv_cache, rms_norm, rotary
+from stof_cupy.ops import greedy, kv_cache, norm_rows, rms_norm, rotary
 from stof_cupy.ops import reference_decoder as reference
 from stof_cupy.ops.elementwise import ACTIVATIONS, gated, mul, relu, silu, softcap
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
@@ -175,8 +175,8 @@ def test_rms_norm_kernel(hidden, dtype, where):
         return
     rows, weight = put(x.reshape(15, hidden), where), put(weight, where)
     out = on_host.fenced(poison(rows.shape, x.dtype))
-    blocks, fields = rms_norm.arguments(rows, weight, out, 1e-5)
-    on_host.launch(decoder_kernels.rms_norm(dtype), (blocks, 1), **fields)
+    blocks, fields = norm_rows.arguments(rows, weight, None, out, eps=1e-5)
+    on_host.launch(catalogue.rms_norm(dtype), (blocks, 1), **fields)
     assert_close(out.reshape(x.shape), exact, low)
 
 
@@ -371,13 +371,14 @@ def test_launching_code_takes_every_layout(layout, launched):
     weight = random_array(g, (24,), "float16")
     exact = reference.rms_norm(x, weight, eps=1e-5)
     low = reference.rms_norm(x, weight, eps=1e-5, precision="float16")
-    assert_close(rms_norm._launch(x, weight, 1e-5, None), exact, low)
+    how: dict[str, Any] = {"eps": 1e-5, "residual": None, "sum_out": None}
+    assert_close(rms_norm._launch(x, weight, None, **how), exact, low)
     for out in layouts(poison(x.shape, np.float16))["as it is"], np.empty_like(x):
-        assert rms_norm._launch(x, weight, 1e-5, out) is out
+        assert rms_norm._launch(x, weight, out, **how) is out
         assert_close(out, exact, low)
     at = np.broadcast_to(np.arange(5), (2, 5))
     frequency = np.float32([1, 0.3, 0.1, 0.03])
-    how: dict[str, Any] = {"interleaved": False, "magnitude": 1.0}
+    how = {"interleaved": False, "magnitude": 1.0}
     exact = reference.rotary(x, at, frequency)
     low = reference.rotary(x, at, frequency, precision="float16")
     got = rotary._launch(x, at.astype(np.int32), frequency, **how, out=None)

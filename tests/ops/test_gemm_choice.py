@@ -48,7 +48,7 @@ def test_names_tell_ways_apart() -> None:
         every = [gemm_choice.name_of(c) for c in gemm_model.candidates(problem, HERE, H100)]
         assert len(set(every)) == len(every) > 20
     every = [gemm_choice.name_of(c) for c in gemm_model.norm_candidates(PROBLEM, HERE, H100)]
-    assert len(set(every)) == len(every) == 3
+    assert len(set(every)) == len(every) == 5
 
 
 def test_keys_tell_products_apart() -> None:
@@ -76,6 +76,20 @@ def test_what_was_never_measured_is_the_models() -> None:
     assert name == gemm_choice.name_of(gemm_model.choose(PROBLEM, HERE, H100))
 
 
+def test_few_rows_are_among_the_ways() -> None:
+    def best(m: int, facts: Any = H100) -> str:
+        return names(Problem("bfloat16", m, 3072, 2048), facts)[0]
+
+    assert best(1) == "few rows 1x2" and best(4, A100) == "few rows 4x2"
+    assert best(16) == "few rows 16x8" and best(5) == "few rows 8x8"
+    assert best(17).startswith("sm90 128x32_c1_swapped_split")
+    problem = Problem("bfloat16", 1, 3072, 2048)
+    gemm_choice.keep(
+        H100, gemm_choice.key_of(problem, HERE), {"few rows 1x2": 7.0, "sm80 64x64": 6.0}
+    )
+    assert names(problem) == ["sm80 64x64"]
+
+
 def test_the_fastest_is_chosen_and_one_of_ours_comes_last() -> None:
     keep({"sm90 128x128_c1": 7.0, "cublaslt 1": 5.0, "cublaslt 0": 6.0, "sm80 128x128": 9.0})
     assert names() == ["cublaslt 1", "cublaslt 0", "sm90 128x128_c1"]
@@ -92,7 +106,7 @@ def test_names_that_are_none_are_passed_over() -> None:
     keep({"sm90 1x1_c9": 1.0, "cublaslt x": 1.0, "else": 2.0, "sm80 64x64": 3.0})
     assert names() == ["sm80 64x64"]
     path = gemm_choice.path_of(H100)
-    for text in ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 1, "us": 3}'):
+    for text in ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 2, "us": 3}'):
         path.write_text(text)
         for each in CACHED:
             each.cache_clear()

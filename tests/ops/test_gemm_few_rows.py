@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from stof_cupy.errors import ShapeError
+from stof_cupy.jit.decoder_kernels import FEW_ROWS
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.ops import gemm_few_rows, reference, reference_decoder
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import Problem
-from stof_cupy.ops.gemm_few_rows import Config, config_for
+from stof_cupy.ops.gemm_few_rows import Config, config_for, of_sixteen
 from stof_cupy.ops.normed_gemm import _launch as normed_gemm_launch
 from stof_cupy.ops.normed_gemm import normed_gemm
 from stof_cupy.ops.rms_norm import rms_norm
@@ -53,7 +54,9 @@ def compare(config: Config, problem: Problem, seed: int, *, normed: bool = False
     norm = random_array(rng(seed), (problem.k,), problem.dtype) if normed else None
     out = poison((problem.m, problem.n + 3), a.dtype)[:, : problem.n]
     scale = 0.5 if problem.epilogue.scale else 1.0
-    fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale, norm, 1e-5)
+    fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale)
+    if config.rows <= FEW_ROWS[-1]:
+        fields |= {"norm": 0 if norm is None else norm.ctypes.data, "eps": 1e-5}
     spec = config.spec(problem, normed=normed)
     on_host.launch(spec, (config.blocks(problem), 1), seed=seed, **fields)
     if normed:
@@ -75,6 +78,20 @@ def test_the_code_computes_products(rows: int, slices: int) -> None:
     for seed, (n, k) in enumerate(sizes):
         m = 1 + (seed + rows - 1) % rows
         compare(Config(rows, slices), Problem("float16", m, n, k), seed)
+
+
+@pytest.mark.parametrize(("rows", "slices"), [(8, 1), (8, 16), (16, 2), (16, 8)])
+def test_the_code_of_sixteen_rows(rows: int, slices: int) -> None:
+    sizes = ((1, 1), (7, 8), (16, 256), (33, 576), (5, 1000), (300, 83), (2, 5000))
+    for seed, (n, k) in enumerate(sizes):
+        m = 1 + (5 * seed + rows - 1) % rows
+        compare(Config(rows, slices), Problem("float16", m, n, k), seed)
+
+
+@pytest.mark.parametrize("kind", [EVERY, GATED], ids=["every", "gated"])
+def test_the_code_of_sixteen_rows_and_every_stage(kind: EpilogueKind) -> None:
+    for rows, slices, m, n, k in ((8, 4, 5, 24, 700), (16, 1, 11, 43, 301), (16, 16, 16, 90, 576)):
+        compare(Config(rows, slices), Problem("bfloat16", m, n, k, kind), seed=rows)
 
 
 @pytest.mark.parametrize("kind", [EVERY, GATED], ids=["every", "gated"])
@@ -110,6 +127,17 @@ def test_when_it_is_used() -> None:
     assert config_for(problem, a, b.T, 132) is None  # along the other axis
     odd = np.zeros((96, 65), np.float16)[:, :64]
     assert config_for(problem, a, odd, 132) is None  # rows that are not aligned
+
+
+def test_when_sixteen_rows_are() -> None:
+    def config(m: int, n: int, k: int, kind: EpilogueKind = PLAIN) -> Config | None:
+        return of_sixteen(Problem("float16", m, n, k, kind), 132)
+
+    assert config(5, 16384, 2048) == Config(8, 4)
+    assert config(16, 3072, 2048) == Config(16, 8)
+    assert config(9, 576, 576, GATED) == Config(16, 8)
+    assert config(17, 576, 576) is None and config(0, 576, 576) is None
+    assert config(8, 576, 576, EpilogueKind(statistics=True)) is None
 
 
 def test_norm_and_product_on_numpy_are_the_two_in_turn() -> None:
@@ -160,8 +188,8 @@ def uploaded(x: Any) -> Any:
 def test_on_the_gpu(kind: EpilogueKind, dtype: str) -> None:
     import cupy
 
-    for rows in (1, 2, 4):
-        for slices in (1, 2, 4):
+    for rows in (1, 2, 4, 8, 16):
+        for slices in (1, 2, 4) if rows <= 4 else (1, 2, 4, 8, 16):
             for m, n, k in ((rows, 576, 1536), (rows, 31, 70), (max(rows - 1, 1), 5000, 576)):
                 problem = Problem(dtype, m, n, k, kind)
                 host = arrays(problem, rows)

@@ -99,6 +99,8 @@ def run_on_cpu(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> Any:
         report=0,
     )
     clusters = plan.stream or min(plan.units(problem), max(1, ctas // config.ctas))
+    if config.joined > 1:
+        clusters = plan.units(problem)
     spec = gemm_sm90(problem.dtype, config, problem.epilogue)
     on_hopper.launch(spec, clusters * config.ctas, fields, seed=seed)
     assert not counters.any(), "the next launch would not begin with zeros"
@@ -165,11 +167,12 @@ def test_the_code_of_gates(config: Sm90Gemm) -> None:
         case.compare(run_on_cpu(Plan(config), case))
 
 
+@pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize(("across", "residual"), [(1, False), (2, True), (3, True)])
-def test_the_code_of_norms(across: int, residual: bool) -> None:
+def test_the_code_of_norms(across: int, residual: bool, turns: bool) -> None:
     """Several tiles for each cluster, rows of one that are none, and columns far from zero."""
     kind = EpilogueKind(bias=True, residual=residual)
-    config = Sm90Gemm(128, 64, across=across)
+    config = Sm90Gemm(128, 64, pingpong=turns, across=across)
     for rows, columns, ctas in ((3, 64, 1), (300, 43, 1), (460, 61, 2)):
         n = 64 * (across - 1) + columns
         case = Case.draw(across, Problem("bfloat16", rows, n, 72, kind), padded_out=rows == 300)
@@ -177,6 +180,18 @@ def test_the_code_of_norms(across: int, residual: bool) -> None:
         weight, bias = (random_array(rng(i), (n,), "bfloat16") for i in (8, 9))
         case.norm = module.Norm(weight, bias, 1e-5)
         case.compare(run_on_cpu(Plan(config), case, ctas=ctas * across, seed=rows))
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_the_code_of_norms_of_more_blocks_than_buffers(turns: bool) -> None:
+    """The residual is read on into buffers that have left."""
+    kind = EpilogueKind(bias=True, residual=True)
+    config = Sm90Gemm(128, 192, pingpong=turns, across=2)
+    for rows, n in ((130, 350), (520, 257)):
+        case = Case.draw(rows, Problem("float16", rows, n, 72, kind), padded_out=n == 257)
+        weight, bias = (random_array(rng(i), (n,), "float16") for i in (8, 9))
+        case.norm = module.Norm(weight, bias, 1e-5)
+        case.compare(run_on_cpu(Plan(config), case, ctas=2, seed=rows))
 
 
 def test_the_code_in_place_of_the_residual() -> None:
@@ -207,6 +222,19 @@ def test_the_code_of_streams(config: Sm90Gemm, stream: int) -> None:
         case = Case.draw(stream, Problem("bfloat16", *size, EpilogueKind(residual=True)))
         plan = Plan(config, stream=stream)
         case.compare(run_on_cpu(plan, case, seed=stream))
+
+
+@pytest.mark.parametrize(("n", "joined"), [(128, 2), (256, 2), (192, 3), (256, 4)])
+def test_the_code_of_pieces_in_a_cluster(n: int, joined: int) -> None:
+    """Tails in all of M, N and K, CTAs with no column of the output, and the fewest steps."""
+    config = Sm90Gemm(128, n, joined=joined)
+    sizes = ((1, 72, 64 * joined), (300, n + 100, 1000), (17, 43, 392))
+    for seed, size in enumerate(sizes):
+        kind = EVERY if seed == 1 else EpilogueKind()
+        case = Case.draw(seed, Problem("bfloat16", *size, kind), padded_out=seed == 2)
+        case.compare(run_on_cpu(Plan(config, joined), case, seed=seed))
+    case = Case.draw(7, Problem("float16", 136, 128, 456), "mm")
+    case.compare(run_on_cpu(Plan(config, joined), case))
 
 
 def test_a_stream_does_every_step_once() -> None:
@@ -265,8 +293,12 @@ def run_on_gpu(cupy: Any, plan: Plan, case: Case) -> Any:
     return first
 
 
-def _splits(config: Sm90Gemm, k: int, seed: int) -> int:
-    return min(1 + seed % 4, -(-k // 64)) if config.split else 1
+def compare_on_gpu(cupy: Any, config: Sm90Gemm, case: Case, seed: int) -> None:
+    """Compare, if K has steps for all that a configuration joins."""
+    steps = -(-case.problem.k // 64)
+    plan = Plan(config, min(1 + seed % 4, steps) if config.split else config.joined)
+    if config.joined == 1 or plan.pieces(case.problem) == config.joined:
+        case.compare(run_on_gpu(cupy, plan, case))
 
 
 @pytest.mark.gpu
@@ -276,7 +308,7 @@ def test_sizes(hopper: Any, config: Sm90Gemm, dtype: str) -> None:
     sizes = ((1, 72, 40), (17, 100, 1000), (127, 72, 1000), (300, 520, 72), (2000, 1000, 328))
     for seed, size in enumerate(sizes):
         case = Case.draw(seed, Problem(dtype, *size), padded_out=seed % 2 == 0)
-        case.compare(run_on_gpu(hopper, Plan(config, _splits(config, size[2], seed)), case))
+        compare_on_gpu(hopper, config, case, seed)
 
 
 @pytest.mark.gpu
@@ -287,7 +319,7 @@ def test_epilogues(hopper: Any, config: Sm90Gemm, kind: EpilogueKind) -> None:
         pytest.skip("no such kernel")
     for seed, size in enumerate(((17, 104, 200), (300, 200, 72), (1500, 1032, 264))):
         case = Case.draw(seed, Problem("bfloat16", *size, kind), padded_out=seed == 1)
-        case.compare(run_on_gpu(hopper, Plan(config, _splits(config, size[2], seed)), case))
+        compare_on_gpu(hopper, config, case, seed)
 
 
 @pytest.mark.gpu
@@ -298,7 +330,7 @@ def test_transposed_operands(hopper: Any, config: Sm90Gemm, layout: str) -> None
         pytest.skip("no such kernel")
     for seed, size in enumerate(((17, 104, 200), (1000, 1032, 264))):
         case = Case.draw(seed, Problem("float16", *size), layout)
-        case.compare(run_on_gpu(hopper, Plan(config, _splits(config, size[2], seed)), case))
+        compare_on_gpu(hopper, config, case, seed)
 
 
 @pytest.mark.gpu
@@ -311,7 +343,8 @@ def test_many_tiles_for_each_cta(hopper: Any, config: Sm90Gemm) -> None:
     b *= k**-0.5
     out = poison((m, n), np.float16, hopper)
     run = module.prepare(
-        Plan(config, 3 if config.split else 1), Problem("float16", m, n, k), a, b, out
+        Plan(config, 3 if config.split else config.joined),
+        *(Problem("float16", m, n, k), a, b, out),
     )
     exact = a.astype(np.float32) @ b.astype(np.float32).T
     for _ in range(3):

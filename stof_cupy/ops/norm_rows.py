@@ -1,0 +1,143 @@
+"""What LayerNorm and RMSNorm share: their arguments, and the launch of their kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.ops._arrays import (
+    FLOAT32_MAX,
+    FLOAT32_TINY,
+    Array,
+    aligned,
+    backend,
+    check_dtype,
+    check_no_overlap,
+    check_out,
+    check_shape,
+    pointer,
+    unit_last,
+)
+
+__all__ = ["arguments", "launch", "validate"]
+
+_KEPT = 1024
+"""Elements that a warp keeps in registers: `kKept` pieces of 8 in each of 32 lanes."""
+
+
+def validate(
+    x: Array,
+    *,
+    eps: float,
+    residual: Array | None,
+    sum_out: Array | None,
+    out: Array | None,
+    **weights: Array,
+) -> str:
+    """Return the backend of a norm's arguments, or raise as the norms say."""
+    where = backend(x=x, residual=residual, **weights, sum_out=sum_out, out=out)
+    check_dtype("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ShapeError(mismatch("x", tuple(x.shape), "(..., hidden) with hidden at least 1"))
+    for name, y in weights.items():
+        check_dtype(name, y, x, "x")
+        check_shape(name, y, x.shape[-1:])
+    if residual is not None:
+        check_dtype("residual", residual, x, "x")
+        check_shape("residual", residual, x.shape)
+    elif sum_out is not None:
+        raise ArgumentError(mismatch("sum_out", "an array", "None, as there is no residual"))
+    for name, to in (("out", out), ("sum_out", sum_out)):
+        check_out(to, x.shape, x, name=name)
+        check_no_overlap(to, x, name, x=x, **weights)
+        check_no_overlap(to, residual, name, residual=residual)
+    check_no_overlap(out, sum_out=sum_out)
+    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
+        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    return where
+
+
+def launch(
+    spec: KernelSpec,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    out: Array,
+    *,
+    eps: float,
+    residual: Array | None,
+    sum_out: Array | None,
+) -> None:
+    """Run the kernel on the current device and CuPy's current stream."""
+    from stof_cupy.jit.launch import kernel
+
+    if not out.size:
+        return
+    run = kernel(spec, x.device.id)
+    results = {"out": out} if sum_out is None else {"out": out, "sum_out": sum_out}
+    rows = {name: _rows(to, out) for name, to in results.items()}
+    # What is copied has to live until the kernel has been launched.
+    rows["x"] = _rows(unit_last(x), out)
+    if residual is not None:
+        rows["residual"] = _rows(unit_last(residual), out)
+    weight, bias = unit_last(weight), None if bias is None else unit_last(bias)
+    added = {"residual": rows.get("residual"), "sum_out": rows.get("sum_out")}
+    blocks, fields = arguments(rows["x"], weight, bias, rows["out"], eps=eps, **added)
+    run((blocks,), run.pack(**fields))
+    for name, to in results.items():
+        if pointer(rows[name]) != pointer(to):
+            to[...] = rows[name].reshape([out.shape[a] for a in _order(out)]).transpose(_back(out))
+
+
+def arguments(
+    rows: Array,
+    weight: Array,
+    bias: Array | None,
+    to: Array,
+    *,
+    eps: float,
+    residual: Array | None = None,
+    sum_out: Array | None = None,
+) -> tuple[int, dict[str, Any]]:
+    """Return the blocks and the kernel's parameters for matrices with contiguous rows."""
+    count, cols = rows.shape
+    matrices = {"x": rows, "residual": residual, "sum": sum_out, "out": to}
+    steps = {name: 0 if y is None else y.strides[0] // y.itemsize for name, y in matrices.items()}
+    wide = cols % 8 == 0 and all(
+        y is None or aligned(y, 16, step)
+        for y, step in [
+            *zip(matrices.values(), steps.values(), strict=True),
+            (weight, 0),
+            (bias, 0),
+        ]
+    )
+    warps = next((each for each in (1, 2, 4) if cols <= each * _KEPT), 8)
+    fields = {
+        **{name: pointer(y) for name, y in matrices.items()},
+        **{f"{name}_row": step for name, step in steps.items()},
+        "weight": pointer(weight),
+        "bias": pointer(bias),
+        "rows": count,
+        "cols": cols,
+        "wide": wide,
+        "warps": warps,
+        "eps": eps,
+    }
+    return -(-count // (8 // warps)), fields
+
+
+def _order(out: Array) -> list[int]:
+    """Return the axes of `out` in the order in which they lie in memory, the last one last."""
+    last = out.ndim - 1
+    return [*sorted(range(last), key=lambda axis: -abs(out.strides[axis])), last]
+
+
+def _back(out: Array) -> list[int]:
+    order = _order(out)
+    return [order.index(axis) for axis in range(out.ndim)]
+
+
+def _rows(y: Array, out: Array) -> Array:
+    """Return `y` as a matrix, rows in the order of the memory of `out`; a view if they can be."""
+    return y.transpose(_order(out)).reshape(-1, out.shape[-1])
