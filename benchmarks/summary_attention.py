@@ -31,6 +31,7 @@ class Cell:
     times: dict[str, float] = field(default_factory=dict)
     with_host: set[str] = field(default_factory=set)
     bandwidth: float = 0.0
+    read: float = 0.0  # ms, of a kernel that reads the keys and values
 
     def ratio(self, *peers: str) -> tuple[float, str] | None:
         """Return how many times as fast as the best of some peers (default all), and which."""
@@ -49,6 +50,7 @@ class Cell:
             text += f" {found[0]:.2f}x {found[1]}{'*' if found[1] in self.with_host else ''}"
         if self.group == "decoding":
             text = f"{text.lstrip()} {self.bandwidth:.0f} GB/s"
+            text += f", reading them {self.read:.4g} ms" if self.read else ""
         return text
 
 
@@ -66,6 +68,7 @@ def read(path: Path) -> list[Cell]:
             cell.with_host.add(info["way"])
         if info["way"] == "ours":
             cell.bandwidth = info["gbytes_per_s"]
+            cell.read = info.get("read_p50_ms", 0.0)
     return list(cells.values())
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
+    "COMBINE_WARPS",
     "FEW_ROWS",
     "KEYS",
     "PARTIAL_STATS",
@@ -18,6 +19,8 @@ __all__ = [
     "Shape",
     "attention_combine",
     "attention_sm80",
+    "combine_blocks",
+    "row_warps",
 ]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
@@ -31,6 +34,11 @@ TIGHT_NVRTC = (12, 9)
 
 PARTIAL_STATS = 2
 """Floats of a row's partial result beside its outputs."""
+
+COMBINE_WARPS = 4
+"""Of a CTA that adds up partial results."""
+
+_ONE_WARP_SLICES = 8  # are on their way to a warp at a time
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,7 @@ _STRIDES = (
 )
 _SIZES = (
     *("mask_batch", "mask_head", "mask_rows", "row_tiles", "slots", "long_slots", "splits"),
-    *("slice", "heads", "heads_per_kv", "pack", "seq_q", "seq_k", "dim_qk", "dim_v"),
+    *("slice", "row_warps", "heads", "heads_per_kv", "pack", "seq_q", "seq_k", "dim_qk", "dim_v"),
     *("wide_q", "wide_k", "wide_v", "wide_out", "bias_col", "reach", "negative", "early"),
 )
 _PARAMS = (
@@ -231,6 +239,16 @@ def attention_combine(dtype: str, head_dim: int, shape: Shape, packed: bool) -> 
         header="attention/combine.cuh",
         type=f"stof::attention::Combine<{arguments}>",
         params=_PARAMS,
-        threads=128,
-        smem_bytes=0,
+        threads=32 * COMBINE_WARPS,
+        smem_bytes=COMBINE_WARPS * head_dim * 4,
     )
+
+
+def row_warps(splits: int) -> int:
+    """Return how many warps share a row of which up to `splits` slices are added up."""
+    return COMBINE_WARPS if splits > _ONE_WARP_SLICES else 1
+
+
+def combine_blocks(rows: int, splits: int) -> int:
+    """Return the CTAs that add up `rows` rows."""
+    return rows * row_warps(splits) // COMBINE_WARPS

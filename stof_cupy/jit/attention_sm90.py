@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stof_cupy.errors import UnsupportedError, mismatch
+from stof_cupy.jit.attention_kernels import COMBINE_WARPS
 from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
 from stof_cupy.jit.wgmma import wgmma
 
@@ -220,7 +221,7 @@ _STRIDES = (
 )
 _SIZES = (
     *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"),
-    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+    *("splits", "row_warps", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
 )
 _PARAMS = (
     *((name, TENSOR_MAP) for name in _MAPS),
@@ -270,7 +271,7 @@ def attention_sm90_combine(dtype: str, dim_v: int, m: int) -> KernelSpec:
         header="attention/sm90_combine.cuh",
         type=f"stof::attention::Sm90Combine<stof::{t}, {dim_v}, {m}>",
         params=_PARAMS,
-        threads=128,
-        smem_bytes=0,
+        threads=32 * COMBINE_WARPS,
+        smem_bytes=COMBINE_WARPS * dim_v * 4,
         arch="90a",
     )

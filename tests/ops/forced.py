@@ -97,7 +97,7 @@ class Block:
         config = attention_config.Config(*how)
         slots, tiles = config.slots(args.problem), -(-args.problem.seq_k // 64)
         if slots and g.random() < 0.5:
-            splits = int(g.integers(2, 9))
+            splits = int(g.choice([2, 3, 5, 8, 9, 20, 40]))
             size = int(g.integers(1, max(2, tiles // 2)))
             config = attention_config.Config(*how, int(g.integers(1, slots + 1)), splits, size)
         return config
@@ -176,7 +176,7 @@ class Hopper:
     def config(self, g: np.random.Generator, args: Args) -> sm90.Config:
         """Return one with any slices."""
         slots = sm90.Config(self.shape).slots(args.problem)
-        long_slots, splits = int(g.integers(slots + 1)), int(g.choice([1, 1, 2, 3, 7]))
+        long_slots, splits = int(g.integers(slots + 1)), int(g.choice([1, 1, 2, 3, 7, 9]))
         return sm90.Config(self.shape, long_slots, splits)
 
     def launch(self, g: np.random.Generator, args: Args) -> Any:

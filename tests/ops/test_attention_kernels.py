@@ -219,6 +219,17 @@ def test_heads_packed_together(queries: int, cut: Any) -> None:
         check(arrays, mask, few, pack=3, cut=cut, bias=bias, alibi=np.float32([1, 2, 0, 3, 4, 5]))
 
 
+@pytest.mark.parametrize("splits", [8, 9, 35, 40])
+def test_more_slices_than_a_warp_takes(splits: int) -> None:
+    arrays = inputs(heads=4, kv_heads=2, seq=(2, 2400), dims=(24, 31), batch=2)
+    few = Shape(1, 16, 2, True, 1)
+    lengths = np.array([2400, 700])
+    check(arrays, None, few, pack=2, cut=(1, splits, 1), kv_lengths=lengths)
+    mask = rng(splits).random((2, 2400)) < 0.01
+    mask[:, 64:1300] = False
+    check(arrays, mask, few, pack=2, cut=(1, splits, 1), sinks=np.float32([1, 0, -np.inf, 2]))
+
+
 def test_many_packed_rows() -> None:
     g = rng(7)
     arrays = inputs(heads=4, kv_heads=1, seq=(40, 130), dims=(32, 32))
