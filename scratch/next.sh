@@ -9,7 +9,7 @@ for step in "$@"; do
   start=$(date +%s)
   case $step in
     # 320 s (275 s were too few for the last 2 %); the tests of memory alone, because others hold some
-    suite) timeout 330 $P -n 15 -p xdist tests stof_cupy --deselect tests/ops/test_attention_fuzz.py --ignore tests/runtime/test_program_gpu.py > "$OUT/suite.txt" 2>&1
+    suite) timeout 330 $P -n 14 -p xdist tests stof_cupy --deselect tests/ops/test_attention_fuzz.py --ignore tests/runtime/test_program_gpu.py > "$OUT/suite.txt" 2>&1
       timeout 40 $P tests/runtime/test_program_gpu.py > "$OUT/memory.txt" 2>&1
       grep -hE "passed|failed" "$OUT/suite.txt" "$OUT/memory.txt"; grep -hE "^(FAILED|ERROR|E  )" "$OUT/suite.txt" "$OUT/memory.txt" | cut -c1-170 | sort | uniq -c | sort -rn | head -30 ;;
     # 70 s
