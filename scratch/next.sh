@@ -15,8 +15,8 @@ for step in "$@"; do
     # 70 s
     fuzz) timeout 120 python3 -m tests.ops.fuzz_attention --cases 5000 --processes 16 --limit 100 > "$OUT/fuzz.txt" 2>&1; tail -12 "$OUT/fuzz.txt" | cut -c1-200 ;;
     # 110 s; racecheck does not follow mbarriers and reports Hopper's bitmaps (bulk_load, load_shared_4). What is cut off is ended.
-    sanitizers) for t in memcheck racecheck; do how=; [ $t = racecheck ] && how=--no-hopper
-      OUT= timeout 65 compute-sanitizer --tool $t --target-processes all python3 -m tests.ops.fuzz_attention $how --cases 40 --processes 8 --limit 50 > "$OUT/$t.txt" 2>&1
+    sanitizers) for t in memcheck racecheck; do how="--cases 24"; [ $t = racecheck ] && how="--cases 12 --no-hopper"
+      OUT= timeout 65 compute-sanitizer --tool $t --target-processes all python3 -m tests.ops.fuzz_attention $how --processes 4 --limit 50 > "$OUT/$t.txt" 2>&1
       grep -E "SUMMARY|Invalid|Race reported|cases|failures" "$OUT/$t.txt" | sort | uniq -c | tail -8; pkill -9 -f fuzz_attention; done ;;
     # 45 s: Hopper's attention, tiles and order of rows on the 16 cells of issue 5, and code variants
     order) PYTHONPATH=$PYTHONPATH:$PWD/benchmarks timeout 60 python3 scratch/sm90_order.py; PYTHONPATH=$PYTHONPATH:$PWD/benchmarks timeout 40 python3 scratch/sm90_trace.py new ;;

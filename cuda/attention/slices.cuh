@@ -20,31 +20,37 @@ struct Slices {
 
   // A warp's part: all slices for `top` and `sum`, numbers first, first + step, ... for outputs.
   // `stats` are the row's highest score and sum of weights in the first slice, `outputs` its
-  // weighted values. `step` divides 32.
+  // weighted values. `step` is at most 4.
   __device__ __forceinline__ Slices(const float* outputs, const float* stats, int slices, int first,
                                     int step) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, round = kAtOnce * step;
     const auto stats_of = [&](int slice) {
       return *reinterpret_cast<const float2*>(stats + static_cast<i64>(slice) * kStride);
     };
+    outputs += lane;
+    load(outputs, first, step, slices);  // they need not wait for the highest score
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) o[i] = 0.f;
     for (int slice = lane; slice < slices; slice += 32) top = fmaxf(top, stats_of(slice).x);
     top = warp_max(top);
 #pragma unroll 1
-    for (int base = 0; base < slices; base += 32) {
-      const int end = min(slices - base, 32);
+    for (int base = 0; base < slices; base += round) {
       float share = -1.f;  // no key was allowed in: outputs may not have been written
-      if (lane < end) {
+      if (lane < round && base + lane < slices) {
         const float2 each = stats_of(base + lane);
         if (each.y != 0.f) {
           share = ptx::exp2(each.x - top);
           sum = fmaf(each.y, share, sum);
         }
       }
-#pragma unroll 1
-      for (int slice = first; slice < end; slice += kAtOnce * step)
-        add(outputs + lane + static_cast<i64>(base + slice) * kStride, share, slice, end, step);
+      if (base > 0) load(outputs, base + first, step, slices);
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const float weight = __shfl_sync(0xffffffffu, share, first + u * step);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i)
+          if (weight >= 0.f) o[i] = fmaf(x[u][i], weight, o[i]);
+      }
     }
     sum = warp_sum(sum);
   }
@@ -62,23 +68,16 @@ struct Slices {
   }
 
  private:
-  __device__ __forceinline__ void add(const float* from, float share, int slice, int end,
-                                      int step) {
-    float x[kAtOnce][kColumns];
+  float x[kAtOnce][kColumns];
+
+  __device__ __forceinline__ void load(const float* outputs, int first, int step, int slices) {
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u)
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-        x[u][i] =
-            slice + u * step < end ? from[static_cast<i64>(u * step) * kStride + 32 * i] : 0.f;
-#pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const float weight = __shfl_sync(0xffffffffu, share, (slice + u * step) % 32);
-      const bool some = weight >= 0.f && slice + u * step < end;
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i)
-        if (some) o[i] = fmaf(x[u][i], weight, o[i]);
-    }
+      for (int i = 0; i < kColumns; ++i) {
+        const int slice = first + u * step;
+        x[u][i] = slice < slices ? outputs[static_cast<i64>(slice) * kStride + 32 * i] : 0.f;
+      }
   }
 };
 

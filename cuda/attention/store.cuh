@@ -87,7 +87,8 @@ struct Store {
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = work.row0 % kRows + warp_row + 16 * f + 8 * r + (lane >> 2);
+        const int at = work.row0 + warp_row + 16 * f + 8 * r + (lane >> 2), row = at % kRows;
+        if (at >= p.seq_q * p.pack) continue;
 #pragma unroll
         for (int j = 0; j < kOutputs; ++j)
           *reinterpret_cast<float2*>(to + row * kHeadDim + 8 * j + 2 * (lane & 3)) =

@@ -35,6 +35,7 @@ __all__ = ["Time", "Times", "time_of"]
 
 _WGMMA_FLOPS = 4096  # of an SM per clock
 _SMEM_BYTES = 128  # that an SM reads or writes per clock
+_LOOK = 0.25  # of the instructions of a softmax, those that find its maximum
 _LONG_US = 450.0  # at the tensor cores' peak; from then on the L2 gives what it can sustain
 
 
@@ -116,10 +117,10 @@ def _blended(a: float, b: float, c: Constants) -> float:
     return longer * (1 + (min(a, b) / longer) ** c.blend) ** (1 / c.blend) if longer else 0.0
 
 
-def _late(work: TileDemand, keys: int) -> float:
-    """Return the share of tiles whose weights are computed twice, as if keys were kept at random.
+def _looks(work: TileDemand, keys: int) -> float:
+    """Return the share of tiles whose scores are looked at first, as if keys were kept at random.
 
-    That is where one of a warp's 16 rows keeps its first key, but for the first tile.
+    That is until each of a warp's 16 rows has kept a key, but for the first tile.
     """
     kept = (1 - work.waste) * keys  # of a row in a tile
     until_all_began = math.log(16) / max(kept, 1e-9)
@@ -135,7 +136,9 @@ def _tile(config: blockwise.Config, work: TileDemand, of: Times) -> Tile:
     queries = 0 if shape.q_in_registers else shape.rows * dim * 2
     terms = {
         "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
-        "softmax": scores / 16 * ((1 + _late(work, keys)) * c.score_clk + work.part * c.part_clk),
+        "softmax": scores
+        / 16
+        * ((1 + _LOOK * _looks(work, keys)) * c.score_clk + work.part * c.part_clk),
         "smem": ((shape.warps + 1) * tile_bytes + queries) / (_SMEM_BYTES * c.smem),
         "l2": tile_bytes * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * of.l2),
     }
