@@ -69,6 +69,8 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
     wrong: list[str] = []
     with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
         for plans, stats in planned(pool, measured, facts, until, only):
+            if not plans:  # the time was up while its mask was made
+                break
             key = f"{plans[0].cell.mask}-{plans[0].cell.seq}"
             measured.masks[key] = stats and stats.record
             for plan in plans:

@@ -15,9 +15,9 @@ for step in "$@"; do
     # 70 s
     fuzz) timeout 120 python3 -m tests.ops.fuzz_attention --cases 5000 --processes 16 --limit 100 > "$OUT/fuzz.txt" 2>&1; tail -12 "$OUT/fuzz.txt" | cut -c1-200 ;;
     # 110 s; racecheck does not follow mbarriers and reports Hopper's bitmaps (bulk_load, load_shared_4). What is cut off is ended.
-    sanitizers) for t in memcheck racecheck; do how="--cases 24"; [ $t = racecheck ] && how="--cases 12 --no-hopper"
-      OUT= timeout 65 compute-sanitizer --tool $t --target-processes all python3 -m tests.ops.fuzz_attention $how --processes 4 --limit 50 > "$OUT/$t.txt" 2>&1
-      grep -E "SUMMARY|Invalid|Race reported|cases|failures" "$OUT/$t.txt" | sort | uniq -c | tail -8; pkill -9 -f fuzz_attention; done ;;
+    sanitizers) for t in memcheck racecheck; do how="--cases 24"; [ $t = racecheck ] && how="--cases 8 --no-hopper"
+      OUT= timeout 75 compute-sanitizer --tool $t --target-processes all python3 -m tests.ops.fuzz_attention $how --processes 4 --limit 50 > "$OUT/$t.txt" 2>&1
+      grep -E "SUMMARY|Invalid|Race reported|cases|failures" "$OUT/$t.txt" | sort | uniq -c | tail -8; pkill -9 -f tests.ops.fuzz_attentio[n]; done ;;
     # 45 s: Hopper's attention, tiles and order of rows on the 16 cells of issue 5, and code variants
     order) PYTHONPATH=$PYTHONPATH:$PWD/benchmarks timeout 60 python3 scratch/sm90_order.py; PYTHONPATH=$PYTHONPATH:$PWD/benchmarks timeout 40 python3 scratch/sm90_trace.py new ;;
     # 38 s for FlexAttention's compilers, then 68, 35, 82 and 22 s

@@ -1,5 +1,4 @@
-// Adds up the partial results of query tiles whose lists sm80.cuh took in slices. A warp a row, or
-// all of a CTA where there are many slices.
+// Adds up the partial results of query tiles whose lists sm80.cuh took in slices.
 #pragma once
 
 #include "attention/params.cuh"
@@ -12,35 +11,36 @@
 
 namespace stof::attention {
 
-template <typename T, int kHeadDim, class Shape, bool kPacked = false>
+template <typename T, int kHeadDim, class Shape, bool kPacked, int kRowWarps>
 struct Combine {
   static constexpr int kThreads = 128;
   static constexpr int kMinBlocks = 4;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kSmemBytes = kWarps * kHeadDim * 4;
+  static constexpr int kRows = kWarps / kRowWarps;
+  static constexpr int kSmemBytes = kRowWarps > 1 ? kWarps * kHeadDim * 4 : 0;
   static constexpr int kFloats = Shape::kRows * (kHeadDim + 2);  // of a partial result
   using Params = attention::Params<T>;
   using Work = attention::Work<Params, Shape, kPacked>;
-  using Slices = attention::Slices<kHeadDim, kFloats>;
+  using Slices = attention::Slices<kHeadDim, kFloats, kRowWarps>;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
-    if (p.overflow != nullptr && *p.overflow != 0) return;                // it is all NaN
-    const int rows = kWarps / p.row_warps, blocks = Shape::kRows / rows;  // of a CTA; of a tile
+    if (p.overflow != nullptr && *p.overflow != 0) return;  // it is all NaN
+    constexpr int kBlocks = Shape::kRows / kRows;           // of a query tile
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u32 tile = blockIdx.x / blocks;
+    const u32 tile = blockIdx.x / kBlocks;
     const int groups = p.heads / p.pack;
     const u32 group = tile / p.long_slots;
     const Work work(p, group / groups, group % groups, tile % p.long_slots);
-    const int at = blockIdx.x % blocks * rows + warp / p.row_warps;
+    const int at = blockIdx.x % kBlocks * kRows + warp / kRowWarps;
     const int row = work.row0 + at;
     const int query = work.query(p, row), head = work.head_of(p, row);
     if (work.slices == 1 || query >= p.seq_q) return;
 
     const float* part = p.partial + work.partial(p, 0) * kFloats;
     const float* stats = part + Shape::kRows * kHeadDim + 2 * at;
-    Slices all(part + at * kHeadDim, stats, work.slices, warp % p.row_warps, p.row_warps);
-    if (p.row_warps > 1) {
-      all.join(reinterpret_cast<float*>(memory), warp, kWarps);
+    Slices all(part + at * kHeadDim, stats, work.slices);
+    if constexpr (kRowWarps > 1) {
+      all.join(reinterpret_cast<float*>(memory));
       if (warp > 0) return;
     }
     const RowResult result(all.top, all.sum, p.sinks ? p.sinks[head] : kNegativeInfinity);

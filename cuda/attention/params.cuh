@@ -40,7 +40,6 @@ struct Params {
   int row_tiles;                  // mask tiles along the queries
   int slots;                      // query tiles of a head
   int long_slots, splits, slice;  // see work.cuh
-  int row_warps;                  // that share a row when its slices are added up: 1 or 4
   int heads, heads_per_kv;
   int pack;  // query heads in one tile: row i is query i / pack of head i % pack
   int seq_q, seq_k;

@@ -164,18 +164,17 @@ struct Pass {
       if (part) bits.apply(s);
       if constexpr (kCareful) keep.read(s);
       const bool look = kCareful || !Scores::kPlain || looks > 0;
+      float left = factor;  // that scores still have to be multiplied with
       if (look) {
         const bool raised = softmax.template raise<kCareful>(s, factor, products.o);
+        const bool near = Scores::kPlain && !kCareful && softmax.near();
         // Careful: for fewer registers.
-        const bool far = Scores::kPlain && (kCareful || softmax.far());
+        const bool far = Scores::kPlain && (kCareful || (!near && softmax.far()));
         if constexpr (Scores::kPlain && !kCareful)
-          looks = far ? kLooks : softmax.begun() ? 0 : raised ? kLooks : looks - 1;
-        if (far) {
-          softmax.weigh_rounded(s, factor);
-          break;
-        }
+          looks = near ? 0 : far || raised ? kLooks : looks - 1;
+        if (far) left = softmax.rounded(s, factor);
       }
-      if (softmax.weigh(s, factor, !look)) break;
+      if (softmax.weigh(s, left, !look)) break;
       looks = 1;
     }
     typename Products::Weights weights;

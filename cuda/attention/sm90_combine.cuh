@@ -1,5 +1,4 @@
-// Adds up the results of query tiles whose lists the sm_90a attention took in slices. A warp a row,
-// or all of a CTA where there are many slices.
+// Adds up the results of query tiles whose lists the sm_90a attention took in slices.
 #pragma once
 
 #include "attention/slices.cuh"
@@ -13,32 +12,33 @@
 
 namespace stof::attention {
 
-template <typename T, int kDimV, int kM>
+template <typename T, int kDimV, int kM, int kRowWarps>
 struct Sm90Combine {
   static constexpr int kThreads = 128;
   static constexpr int kMinBlocks = 4;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kSmemBytes = kWarps * kDimV * 4;
+  static constexpr int kRows = kWarps / kRowWarps;
+  static constexpr int kSmemBytes = kRowWarps > 1 ? kWarps * kDimV * 4 : 0;
   static constexpr int kFloats = kM * (kDimV + 2);  // of a partial result
   using Params = sm90::Params<T>;
-  using Slices = attention::Slices<kDimV, kFloats>;
+  using Slices = attention::Slices<kDimV, kFloats, kRowWarps>;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
-    const int rows = kWarps / p.row_warps, blocks = kM / rows;  // of a CTA; of a query tile
+    constexpr int kBlocks = kM / kRows;  // of a query tile
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int tile = blockIdx.x / blocks, all_heads = p.batch * p.heads;
+    const int tile = blockIdx.x / kBlocks, all_heads = p.batch * p.heads;
     const int of_all = tile % all_heads, batch = of_all / p.heads, head = of_all % p.heads;
     const i64 mask = sm90::mask_number(p, batch, head);
     const int q_tile = sm90::q_tile_at(p, mask, tile / all_heads, ceil_div(p.seq_q, kM));
-    const int at = blockIdx.x % blocks * rows + warp / p.row_warps;
+    const int at = blockIdx.x % kBlocks * kRows + warp / kRowWarps;
     const int query = q_tile * kM + at;
     if (query >= p.seq_q) return;
 
     const float* part = p.partial + static_cast<i64>(tile) * p.splits * kFloats;
     const float* stats = part + kM * kDimV + 2 * at;
-    Slices all(part + at * kDimV, stats, p.splits, warp % p.row_warps, p.row_warps);
-    if (p.row_warps > 1) {
-      all.join(reinterpret_cast<float*>(memory), warp, kWarps);
+    Slices all(part + at * kDimV, stats, p.splits);
+    if constexpr (kRowWarps > 1) {
+      all.join(reinterpret_cast<float*>(memory));
       if (warp > 0) return;
     }
     const RowResult row(all.top, all.sum, p.sinks ? p.sinks[head] : kNegativeInfinity);

@@ -95,7 +95,6 @@ struct Params {
   int section;     // heads (of all batches) that are worked on at a time
   int long_slots;  // query tiles of each head, in `order`, that come before,
   int splits;      // each in so many slices
-  int row_warps;   // that share a row when its slices are added up: 1 or 4
   int seq_q, seq_k;
   int dim_qk, dim_v;
   int reach;

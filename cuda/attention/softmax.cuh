@@ -129,13 +129,14 @@ struct OnlineSoftmax {
     return true;
   }
 
-  // Whether all of the warp's rows have an origin, as they do once they have kept a key.
-  __device__ __forceinline__ bool begun() const {
+  // Whether all of the warp's rows have an origin, as they do once they have kept a key, and none
+  // that is far.
+  __device__ __forceinline__ bool near() const {
     bool all = true;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) all = all && origin[f][r] != kLowest;
+      for (int r = 0; r < 2; ++r) all = all && fabsf(origin[f][r]) <= kFar;
     return __all_sync(0xffffffffu, all);
   }
 
@@ -149,16 +150,16 @@ struct OnlineSoftmax {
     return __any_sync(0xffffffffu, any);
   }
 
-  // weigh() after raise(), of products that are rounded: for origins that are far.
+  // Multiplies scores, each product rounded, as far origins need it; returns what factor is left.
   template <int kN>
-  __device__ __forceinline__ void weigh_rounded(float (&s)[kFragments][kN][4], float factor) {
+  __device__ __forceinline__ float rounded(float (&s)[kFragments][kN][4], float factor) const {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int j = 0; j < kN; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[f][j][e] = ptx::multiply(s[f][j][e], factor);
-    weigh(s, 1.f, false);
+    return 1.f;
   }
 
   __device__ __forceinline__ void finish() {

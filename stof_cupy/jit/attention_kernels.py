@@ -19,8 +19,8 @@ __all__ = [
     "Shape",
     "attention_combine",
     "attention_sm80",
-    "combine_blocks",
-    "row_warps",
+    "combine_smem",
+    "row_warps_for",
 ]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
@@ -38,7 +38,9 @@ PARTIAL_STATS = 2
 COMBINE_WARPS = 4
 """Of a CTA that adds up partial results."""
 
-_ONE_WARP_SLICES = 8  # are on their way to a warp at a time
+# Rows of more slices are shared by warps, unless there are warps enough for a GPU.
+_ONE_WARP_SLICES = 8
+_SHARED_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ _STRIDES = (
 )
 _SIZES = (
     *("mask_batch", "mask_head", "mask_rows", "row_tiles", "slots", "long_slots", "splits"),
-    *("slice", "row_warps", "heads", "heads_per_kv", "pack", "seq_q", "seq_k", "dim_qk", "dim_v"),
+    *("slice", "heads", "heads_per_kv", "pack", "seq_q", "seq_k", "dim_qk", "dim_v"),
     *("wide_q", "wide_k", "wide_v", "wide_out", "bias_col", "reach", "negative", "early"),
 )
 _PARAMS = (
@@ -230,25 +232,36 @@ def attention_sm80(
 
 
 @cache
-def attention_combine(dtype: str, head_dim: int, shape: Shape, packed: bool) -> KernelSpec:
-    """Return what adds up the slices of :func:`attention_sm80`; it takes the same parameters."""
+def attention_combine(
+    dtype: str, head_dim: int, shape: Shape, packed: bool, row_warps: int = 1
+) -> KernelSpec:
+    """Return what adds up the slices of :func:`attention_sm80`; it takes the same parameters.
+
+    Parameters
+    ----------
+    dtype, head_dim, shape, packed
+        As of the kernel whose slices they are.
+    row_warps : {1, 4}
+        See :func:`row_warps_for`.
+    """
     t = _SHORT[dtype]
-    arguments = f"stof::{t}, {head_dim}, {shape.cuda()}, {str(packed).lower()}"
+    arguments = f"stof::{t}, {head_dim}, {shape.cuda()}, {str(packed).lower()}, {row_warps}"
+    name = f"attention_combine_{t}_d{head_dim}_r{shape.rows}"
     return KernelSpec(
-        name=f"attention_combine_{t}_d{head_dim}_r{shape.rows}{'_packed' if packed else ''}",
+        name=f"{name}{'_packed' if packed else ''}{'_shared' if row_warps > 1 else ''}",
         header="attention/combine.cuh",
         type=f"stof::attention::Combine<{arguments}>",
         params=_PARAMS,
         threads=32 * COMBINE_WARPS,
-        smem_bytes=COMBINE_WARPS * head_dim * 4,
+        smem_bytes=combine_smem(head_dim, row_warps),
     )
 
 
-def row_warps(splits: int) -> int:
-    """Return how many warps share a row of which up to `splits` slices are added up."""
-    return COMBINE_WARPS if splits > _ONE_WARP_SLICES else 1
+def combine_smem(dim_v: int, row_warps: int) -> int:
+    """Return the bytes of shared memory by which warps that share a row add it up."""
+    return COMBINE_WARPS * dim_v * 4 if row_warps > 1 else 0
 
 
-def combine_blocks(rows: int, splits: int) -> int:
-    """Return the CTAs that add up `rows` rows."""
-    return rows * row_warps(splits) // COMBINE_WARPS
+def row_warps_for(rows: int, splits: int) -> int:
+    """Return how many warps share a row, of `rows` with up to `splits` slices each."""
+    return COMBINE_WARPS if splits > _ONE_WARP_SLICES and rows <= _SHARED_ROWS else 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from stof_cupy.errors import UnsupportedError, mismatch
-from stof_cupy.jit.attention_kernels import COMBINE_WARPS
+from stof_cupy.jit.attention_kernels import COMBINE_WARPS, combine_smem
 from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
 from stof_cupy.jit.wgmma import wgmma
 
@@ -221,7 +221,7 @@ _STRIDES = (
 )
 _SIZES = (
     *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"),
-    *("splits", "row_warps", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
 )
 _PARAMS = (
     *((name, TENSOR_MAP) for name in _MAPS),
@@ -263,15 +263,18 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
 
 
 @cache
-def attention_sm90_combine(dtype: str, dim_v: int, m: int) -> KernelSpec:
-    """Return what adds up the slices of :func:`attention_sm90`; it takes the same parameters."""
+def attention_sm90_combine(dtype: str, dim_v: int, m: int, row_warps: int = 1) -> KernelSpec:
+    """Return what adds up the slices of :func:`attention_sm90`; it takes the same parameters.
+
+    `row_warps` warps share a row.
+    """
     t = _T[dtype]
     return KernelSpec(
-        name=f"attention_sm90_combine_{t}_d{dim_v}_r{m}",
+        name=f"attention_sm90_combine_{t}_d{dim_v}_r{m}{'_shared' if row_warps > 1 else ''}",
         header="attention/sm90_combine.cuh",
-        type=f"stof::attention::Sm90Combine<stof::{t}, {dim_v}, {m}>",
+        type=f"stof::attention::Sm90Combine<stof::{t}, {dim_v}, {m}, {row_warps}>",
         params=_PARAMS,
         threads=32 * COMBINE_WARPS,
-        smem_bytes=COMBINE_WARPS * dim_v * 4,
+        smem_bytes=combine_smem(dim_v, row_warps),
         arch="90a",
     )

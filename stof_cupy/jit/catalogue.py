@@ -13,6 +13,7 @@ from itertools import product
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit.attention_kernels import (
+    COMBINE_WARPS,
     FEW_ROWS,
     SHAPES,
     ScoreKind,
@@ -242,12 +243,13 @@ def _attention() -> list[KernelSpec]:
         specs += [attention_sm80("float16", dim, shape) for shape in (*SHAPES[dim], few)]
         specs.append(attention_sm80("bfloat16", dim, SHAPES[dim][-1]))
         specs.append(attention_sm80("float16", dim, few, packed=True))
-        specs.append(attention_combine("float16", dim, few, False))
     shape = SHAPES[128][-1]
     kinds = [ScoreKind(softcap=True), ScoreKind(bias="float16")]
     kinds += [ScoreKind(alibi=True), ScoreKind(distances=True)]
     specs += [attention_sm80("float16", 128, shape, kind) for kind in kinds]
     specs += [attention_sm90("float16", config) for config in SM90_CONFIGS]
+    specs.append(attention_combine("float16", 64, SHAPES[64][0], False))
+    specs.append(attention_combine("float16", 128, FEW_ROWS[128], False, COMBINE_WARPS))
     specs.append(attention_sm90_combine("float16", 128, 128))
     wide = next(config for config in SM90_CONFIGS if config.dim_v == 128)
     specs.append(attention_sm90("bfloat16", wide.roomy(("Softcap",))))

@@ -21,6 +21,7 @@ from stof_cupy.jit.attention_kernels import (
     Shape,
     attention_combine,
     attention_sm80,
+    row_warps_for,
 )
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.spec import KernelSpec
@@ -89,7 +90,13 @@ class Config:
 
     def combine_spec(self, problem: Problem) -> KernelSpec:
         """Return the kernel that adds up slices."""
-        return attention_combine(problem.dtype, self.head_dim, self.shape, self.pack > 1)
+        how = problem.dtype, self.head_dim, self.shape, self.pack > 1
+        return attention_combine(*how, self.combine_warps(problem))
+
+    def combine_warps(self, problem: Problem) -> int:
+        """Return how many warps add up a row's slices."""
+        cut = self.long_slots * self.heads(problem)
+        return row_warps_for(cut * self.shape.rows, self.splits)
 
     def slots(self, problem: Problem) -> int:
         """Return the query tiles of a head, or of heads packed together."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.jit import device, launch, nvrtc
-from stof_cupy.jit.attention_kernels import KEYS, combine_blocks, row_warps
+from stof_cupy.jit.attention_kernels import COMBINE_WARPS, KEYS
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops import attention_sm90_launches
@@ -138,7 +138,6 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         "long_slots": config.long_slots,
         "splits": config.splits,
         "slice": config.slice,
-        "row_warps": row_warps(config.splits),
         "pack": config.pack,
     }
     blocks = config.items(problem) * config.heads(problem)
@@ -146,7 +145,6 @@ def blockwise_launches(config: Config, args: Args) -> tuple[list[Launch], list[A
         fields["order"] = 0
     every = [Launch(config.spec(problem), blocks, fields)]
     if cut:
-        rows = cut * config.shape.rows
-        blocks = combine_blocks(rows, config.splits)
-        every.append(Launch(config.combine_spec(problem), blocks, fields))
+        warps = cut * config.shape.rows * config.combine_warps(problem)
+        every.append(Launch(config.combine_spec(problem), warps // COMBINE_WARPS, fields))
     return every, used

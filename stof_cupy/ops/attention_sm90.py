@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from stof_cupy.jit import tensormap
-from stof_cupy.jit.attention_kernels import PARTIAL_STATS
+from stof_cupy.jit.attention_kernels import PARTIAL_STATS, row_warps_for
 from stof_cupy.jit.attention_sm90 import (
     SM90_CONFIGS,
     Sm90Config,
@@ -85,7 +85,12 @@ class Config:
 
     def combine_spec(self, problem: Problem) -> KernelSpec:
         """Return the kernel that adds up slices."""
-        return attention_sm90_combine(problem.dtype, self.shape.dim_v, self.shape.m)
+        how = problem.dtype, self.shape.dim_v, self.shape.m
+        return attention_sm90_combine(*how, self.combine_warps(problem))
+
+    def combine_warps(self, problem: Problem) -> int:
+        """Return how many warps add up a row's slices."""
+        return row_warps_for(self.cut(problem) * self.shape.m, self.splits)
 
     def slots(self, problem: Problem) -> int:
         """Return the query tiles of a head."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.jit import tensormap
-from stof_cupy.jit.attention_kernels import combine_blocks, row_warps
+from stof_cupy.jit.attention_kernels import COMBINE_WARPS
 from stof_cupy.masks.layout import GROUP
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
@@ -71,13 +71,12 @@ def launches(
         "section": min(section or _section(p, l2_bytes), p.heads * p.batch),
         "long_slots": config.long_slots,
         "splits": config.splits,
-        "row_warps": row_warps(config.splits),
     }
     spec = config.spec(p)
     told = {name: fields[name] for name, _ in spec.params}
     every = [Launch(spec, min(config.rows(p), ctas or _CTAS), told)]
     if config.cut(p):
-        blocks = combine_blocks(config.cut(p) * shape.m, config.splits)
+        blocks = config.cut(p) * shape.m * config.combine_warps(p) // COMBINE_WARPS
         every.append(Launch(config.combine_spec(p), blocks, told))
     return every, used
 

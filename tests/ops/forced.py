@@ -18,6 +18,7 @@ import numpy as np
 
 from stof_cupy.jit import catalogue
 from stof_cupy.jit.attention_kernels import (
+    COMBINE_WARPS,
     FEW_ROWS,
     PLAIN,
     SHAPES,
@@ -70,7 +71,8 @@ class Block:
 
     def specs(self) -> list[KernelSpec]:
         how = self.dtype, self.head_dim, self.shape
-        return [attention_sm80(*how, self.kind, self.packed), attention_combine(*how, self.packed)]
+        combine = [attention_combine(*how, self.packed, warps) for warps in (1, COMBINE_WARPS)]
+        return [attention_sm80(*how, self.kind, self.packed), *combine]
 
     def refusal(self, args: Args) -> str:
         problem = args.problem
@@ -167,7 +169,8 @@ class Hopper:
 
     def specs(self) -> list[KernelSpec]:
         kernel = attention_sm90(self.dtype, self.shape)
-        return [kernel, attention_sm90_combine(self.dtype, self.shape.dim_v, self.shape.m)]
+        how = self.dtype, self.shape.dim_v, self.shape.m
+        return [kernel, *(attention_sm90_combine(*how, warps) for warps in (1, COMBINE_WARPS))]
 
     def refusal(self, args: Args) -> str:
         case = Case(args.problem, args.mask, H100, kind_of(args.scores), given=sm90.given(args))
