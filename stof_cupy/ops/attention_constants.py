@@ -69,27 +69,27 @@ class Constants:
         Of a warpgroup's 64 query rows without its tiles.
     """
 
-    launch_us: float = 1.71
+    launch_us: float = 2.05
     combine_us: float = 4.1
     clock: float = 1.0
     l2: float = 0.961
-    l2_sustained: float = 0.43
+    l2_sustained: float = 0.473
     scattered: float = 0.942
     dram: float = 0.7
     tensor: float = 0.63
     smem: float = 1.0
     overlap: float = 1.0
     score_clk: float = 1.047
-    part_clk: float = 2.182
+    part_clk: float = 1.653
     tile_clk: float = 273.7
     block_clk: float = 1240.0
     busy_clk: float = 2560.0
     empty_clk: float = 790.0
     blend: float = 2.61
-    row_clk: float = 678.0
-    chunk_clk: float = 1728.0
-    issue: float = 0.47
-    row_overlap: float = 0.888
+    row_clk: float = 1324.0
+    chunk_clk: float = 1280.0
+    issue: float = 0.517
+    row_overlap: float = 0.71
     wgmma: float = 0.99
     wg_l2: float = 0.85
     wg_score_clk: float = 1.45
