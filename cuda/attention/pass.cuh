@@ -33,9 +33,7 @@ struct Pass {
   template <class Tile>
   using Copy = TileCopy<Tile, Shape>;
   using Bits = KeepBits<kFragments>;
-  // The first key that a row keeps has no weight that fits. But there are rows that keep none: so
-  // many looks in vain take as long as the tile that is computed again for want of one.
-  static constexpr int kLooks = 4;
+  static constexpr bool kRounded = Scores::kPlain && kCareful;  // far origins are right
 
   const Params& p;
   Work& work;  // in shared memory, because registers are scarce
@@ -43,11 +41,12 @@ struct Pass {
   const Copy<KvTile> copy;
   const u16 *keys, *values;  // the thread's part of tile 0
   const int kv_length;
-  const int whole;  // tiles that end before this key can be copied whole
+  const bool whole;  // whether tiles that end before the last key can be copied whole
   Products products;
   OnlineSoftmax<kFragments> softmax;
-  // In how many more tiles scores are looked at first, because a row has no origin, or a far one.
-  int looks = kLooks;
+  // Whether scores are looked at first: the first key that a row keeps has no weight that fits, and
+  // the tile would have to be computed again. Rows that keep none cost a look in every part tile.
+  bool looking = true;
 
   // `shared` will be a copy of `mine`.
   __device__ __forceinline__ Pass(const Params& params, const Work& mine, Work& shared, u32 memory)
@@ -57,7 +56,7 @@ struct Pass {
         keys(copy.part(head_of_keys(mine), p.k_row)),
         values(copy.part(head_of_values(mine), p.v_row)),
         kv_length(mine.kv_length),
-        whole(p.wide_k && p.wide_v && p.dim_qk % 8 == 0 && p.dim_v % 8 == 0 ? kv_length : 0) {
+        whole(p.wide_k && p.wide_v && p.dim_qk % 8 == 0 && p.dim_v % 8 == 0) {
     clear_padding();
     load_q(mine);
     ptx::cp_async_commit();
@@ -89,7 +88,7 @@ struct Pass {
   template <int kFirst, int kLast>
   __device__ __forceinline__ void load(int stage, const KeyTile& tile) {
     if (!present(tile)) return;
-    if ((tile.col + 1) * kKeys <= whole) {
+    if (whole && (tile.col + 1) * kKeys <= kv_length) {
       if constexpr (kFirst == 0) copy(stage_k(stage), keys, tile.col, p.k_row, p.dim_qk / 8);
       if constexpr (kLast == 1) copy(stage_v(stage), values, tile.col, p.v_row, p.dim_v / 8);
       return;
@@ -163,19 +162,14 @@ struct Pass {
       }
       if (part) bits.apply(s);
       if constexpr (kCareful) keep.read(s);
-      const bool look = kCareful || !Scores::kPlain || looks > 0;
-      float left = factor;  // that scores still have to be multiplied with
+      const bool look = kCareful || !Scores::kPlain || looking;
       if (look) {
-        const bool raised = softmax.template raise<kCareful>(s, factor, products.o);
-        const bool near = Scores::kPlain && !kCareful && softmax.near();
-        // Careful: for fewer registers.
-        const bool far = Scores::kPlain && (kCareful || (!near && softmax.far()));
-        if constexpr (Scores::kPlain && !kCareful)
-          looks = near ? 0 : far || raised ? kLooks : looks - 1;
-        if (far) left = softmax.rounded(s, factor);
+        const bool begun = softmax.template raise<kCareful>(s, factor, products.o);
+        if (Scores::kPlain && !kCareful) looking = !begun;
+        if (kRounded) softmax.round(s, factor);
       }
-      if (softmax.weigh(s, left, !look)) break;
-      looks = 1;
+      if (softmax.weigh(s, kRounded ? 1.f : factor, !look)) break;
+      looking = true;
     }
     typename Products::Weights weights;
     Products::pack(weights, s);
@@ -194,7 +188,8 @@ struct Pass {
     return {key_tile(p, at, mine.end), key_tile(p, at + kTurns, mine.end)};
   }
 
-  __device__ __forceinline__ void run(const Work& mine, const FirstTiles& first) {
+  // Whether sums and outputs are wrong, because an origin of the thread's rows was far.
+  __device__ __forceinline__ bool run(const Work& mine, const FirstTiles& first) {
     const BitsAt<kFragments, kPacked> bits_at(p, mine, Shape::thread() / 32 * Shape::kWarpRows,
                                               threadIdx.x % 32);
     const int begin = mine.begin, end = mine.end;
@@ -241,7 +236,9 @@ struct Pass {
     // Without tiles nothing has waited for the queries, and they are where the output goes through.
     if constexpr (!Shape::kQInRegisters) ptx::cp_async_wait<0>();
     softmax.finish();
+    const bool far = Scores::kPlain && !kRounded && softmax.far();
     if constexpr (kTurns > 1) join();
+    return far;
   }
 
   // Adds the other groups' results to those of the first, by way of their shared memory.
@@ -294,13 +291,12 @@ struct Pass {
     }
   }
 
-  // False, and nothing is stored, if that has to be done carefully: keys were masked, other than
-  // those past the last, which are all zeros.
+  // False, and nothing is stored, if that has to be done carefully: for far origins, or where keys
+  // were masked, other than those past the last, which are all zeros.
   __device__ __forceinline__ bool attend(const Work& mine, const FirstTiles& first) {
-    run(mine, first);
-    const bool sums = Shape::group() == 0;
-    const bool again = __syncthreads_or(!kCareful && sums && (Scores::kMasks || work.masked) &&
-                                        !products.finite());
+    const bool far = run(mine, first), sums = Shape::group() == 0;
+    const bool leaked = sums && (Scores::kMasks || work.masked) && !products.finite();
+    const bool again = __syncthreads_or(!kCareful && (far || leaked));
     if (again) return false;
     if (!sums) return true;
     if (work.slices > 1)

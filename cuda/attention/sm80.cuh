@@ -6,7 +6,7 @@
 //
 // A masked value still counts in a product, as 0 * NaN. Whether that has happened shows in the
 // result, so nothing is looked for on the way: a query tile whose result is not finite is computed
-// again, carefully.
+// again, carefully. So is one with scores so far from 0 that they have to be rounded first.
 #pragma once
 
 #include "attention/params.cuh"

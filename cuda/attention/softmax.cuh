@@ -63,13 +63,14 @@ struct OnlineSoftmax {
       }
   }
 
-  // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to; whether
-  // it did. `kSpecial`: outputs that are not finite stay so.
+  // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to. Whether
+  // all of the rows have an origin now; where some have moved that is known only if all begin here.
+  // `kSpecial`: outputs that are not finite stay so.
   template <bool kSpecial, int kN, int kD>
   __device__ __forceinline__ bool raise(const float (&s)[kFragments][kN][4], float factor,
                                         float (&o)[kFragments][kD][4]) {
-    float highest[kFragments][2];
-    bool moved = false, fresh = true;
+    float to[kFragments][2];
+    bool moved = false, first = true;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
@@ -77,28 +78,24 @@ struct OnlineSoftmax {
         float m = fmaxf(s[f][0][2 * r], s[f][0][2 * r + 1]);
 #pragma unroll
         for (int j = 1; j < kN; ++j) m = fmaxf(m, fmaxf(s[f][j][2 * r], s[f][j][2 * r + 1]));
-        highest[f][r] = ptx::multiply(m, factor);
-        moved = moved || highest[f][r] - origin[f][r] > kSlack;  // the sum might be rounded
-        fresh = fresh && origin[f][r] == kLowest;
+        to[f][r] = ptx::multiply(m, factor);
+        moved = moved || to[f][r] - origin[f][r] > kSlack;  // the sum might be rounded
       }
-    if (!__any_sync(0xffffffffu, moved)) return false;
-    fresh = __all_sync(0xffffffffu, fresh);  // there are no outputs yet
+    if (!__any_sync(0xffffffffu, moved)) return begun();
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float to = fmaxf(origin[f][r], warp_max<4>(highest[f][r]));
-        float rescale = ptx::exp2(origin[f][r] - to);
-        origin[f][r] = to;
-        sum[f][r] *= rescale;
-        if (fresh) continue;
-        if (kSpecial) rescale = fmaxf(rescale, kSmallest);  // 0 * inf would be NaN
-#pragma unroll
-        for (int j = 0; j < kD; ++j)
-#pragma unroll
-          for (int e = 2 * r; e < 2 * r + 2; ++e) o[f][j][e] *= rescale;
+        to[f][r] = fmaxf(origin[f][r], warp_max<4>(to[f][r]));
+        first = first && origin[f][r] == kLowest && to[f][r] != kLowest;
       }
-    return true;
+    first = __all_sync(0xffffffffu, first);
+    if (!first) rescale<kSpecial>(to, o);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) origin[f][r] = to[f][r];
+    return first;
   }
 
   // Turns scores into weights in place and adds these up; false, and nothing is added, if that
@@ -129,37 +126,55 @@ struct OnlineSoftmax {
     return true;
   }
 
-  // Whether all of the warp's rows have an origin, as they do once they have kept a key, and none
-  // that is far.
-  __device__ __forceinline__ bool near() const {
+  // Fits sums and outputs to other origins.
+  template <bool kSpecial, int kD>
+  __device__ __forceinline__ void rescale(const float (&to)[kFragments][2],
+                                          float (&o)[kFragments][kD][4]) {
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float share = ptx::exp2(origin[f][r] - to[f][r]);
+        sum[f][r] *= share;
+        if (kSpecial) share = fmaxf(share, kSmallest);  // 0 * inf would be NaN
+#pragma unroll
+        for (int j = 0; j < kD; ++j)
+#pragma unroll
+          for (int e = 2 * r; e < 2 * r + 2; ++e) o[f][j][e] *= share;
+      }
+  }
+
+  // Whether all of the warp's rows have an origin, as they do once they have kept a key.
+  __device__ __forceinline__ bool begun() const {
     bool all = true;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) all = all && fabsf(origin[f][r]) <= kFar;
+      for (int r = 0; r < 2; ++r) all = all && origin[f][r] != kLowest;
     return __all_sync(0xffffffffu, all);
   }
 
-  // Whether an origin of the warp's rows is far.
+  // Whether an origin of this thread's rows is far, so that weights are wrong unless scores were
+  // rounded.
   __device__ __forceinline__ bool far() const {
     bool any = false;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) any = any || is_far(origin[f][r]);
-    return __any_sync(0xffffffffu, any);
+    return any;
   }
 
-  // Multiplies scores, each product rounded, as far origins need it; returns what factor is left.
+  // Multiplies scores, each product rounded: then weigh() with a factor of 1 is right for far
+  // origins too.
   template <int kN>
-  __device__ __forceinline__ float rounded(float (&s)[kFragments][kN][4], float factor) const {
+  __device__ static __forceinline__ void round(float (&s)[kFragments][kN][4], float factor) {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f)
 #pragma unroll
       for (int j = 0; j < kN; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[f][j][e] = ptx::multiply(s[f][j][e], factor);
-    return 1.f;
   }
 
   __device__ __forceinline__ void finish() {
