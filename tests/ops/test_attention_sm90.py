@@ -15,13 +15,14 @@ from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, SM90_DIMS, Sm90Config, sm90_dim
 from stof_cupy.masks import MaskStack
 from stof_cupy.ops import attention_candidates, attention_cuda, attention_sm90, reference
-from stof_cupy.ops.attention_args import Scores, validate
+from stof_cupy.ops.attention_args import Problem, Scores, validate
 from stof_cupy.ops.attention_candidates import candidates
 from stof_cupy.ops.attention_demand import Given
 from stof_cupy.ops.attention_fields import Args, kind_of
 from stof_cupy.ops.attention_model import choose, explain, predict
 from stof_cupy.ops.attention_rowwise import stages
 from stof_cupy.ops.attention_sm90 import Config, legal, shapes
+from stof_cupy.ops.attention_sm90_launches import _order
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.ops import forced, fuzz_case, fuzz_check, gpus
 from tests.ops.on_hopper import attend
@@ -144,7 +145,7 @@ def run_on_cpu(
 @pytest.mark.parametrize("seed", range(8))
 def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
     case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 128, 200))
-    how = {"ctas": 1 + seed % 4, "section": 1 + seed % 3, "long_slots": seed % 5}
+    how = {"ctas": 1 + seed % 4, "section": seed % 4, "long_slots": seed % 5}
     compare(case, *run_on_cpu(config, case, **how, seed=seed))
 
 
@@ -545,6 +546,34 @@ def test_what_is_long_and_what_is_cut() -> None:
     assert cut and all(each.long_slots == 1 for each in cut)
     decode = gpus.case(65536, dim=128, heads=8, seq_q=1)
     assert max(each.splits for each in attention_sm90.configs(decode)) >= 16
+
+
+@pytest.mark.parametrize("kv_heads", [32, 8, 1])
+@pytest.mark.parametrize("seq", [512, 2048, 8192, 32768])
+def test_a_section_stays_in_l2(seq: int, kv_heads: int) -> None:
+    """Or is what shares its keys; and what all heads need together is one section."""
+    problem = Problem("float16", 4, 32, kv_heads, seq, seq, 128, 128)
+    group = 32 // kv_heads
+    touched = 2 * 256 * seq * (1 + group)  # by heads that share keys
+    for l2_bytes in (4 << 20, 50 << 20, 10**12):
+        first, section = _order(Config(BIG, 3), problem, None, 132, l2_bytes)
+        assert first == 3 and section % group == 0
+        assert section == group or section / group * touched < l2_bytes
+        assert section == 128 or section / group * touched > l2_bytes / 4 - touched
+    assert section == 128
+
+
+def test_a_section_is_larger_or_long_lists_come_first_where_they_would_end_last() -> None:
+    problem, l2_bytes = Problem("float16", 16, 12, 12, 2048, 2048, 64, 64), 50 << 20
+
+    def of(longest: int, others: int, long_slots: int = 1, splits: int = 1) -> tuple[int, int]:
+        lengths = np.array([longest] + 31 * [others])
+        return _order(Config(SMALL, long_slots, splits), problem, lengths, 396, l2_bytes)
+
+    assert of(8, 8) == (0, 28) and of(32, 9) == (0, 39)
+    assert of(320, 9) == (1, 28)  # it alone takes longer than what 66 heads have beside
+    assert of(32, 9, 1, 2) == (1, 28)  # what is cut comes first
+    assert of(320, 9, 0) == (0, 66) and of(0, 0) == (0, 28)
 
 
 # ---------------------------------------------------------------- the kernel, on a GPU
