@@ -66,13 +66,13 @@ struct Params {
   float* partial;
   // The masks' lists (stof_cupy/masks/schedule.py), those of the distinct masks one after
   // another.
-  const int* row_ptr;     // null: every key tile, unmasked
-  const int* full_ptr;    // where the tiles without a bitmap begin
+  // Longest first: query tile, where its list begins, the tiles without a bitmap begin, and both
+  // end. Null: every key tile, unmasked.
+  const uint4* work;
   const int* cols;        // key tile of each listed tile; a row of `groups` of a packed one
   const int* bitmap_id;   // its bitmap; -1 for a packed tile that is kept whole
   const int* groups;      // (packed tiles, kN / 8), -1 where there is none
   const u32* bitmaps;     // in accumulator order
-  const int* order;       // query tiles, longest first
   const int* mask_of;     // the number of a batch and head's mask; null: number 0
   const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
   const int* overflow;    // not null and not 0: the lists are cut off, and the answer is NaN
@@ -93,7 +93,7 @@ struct Params {
   int mask_batch, mask_head;  // strides of mask_of
   int batch, heads, heads_per_kv;
   int section;     // heads (of all batches) that are worked on at a time
-  int long_slots;  // query tiles of each head, in `order`, that come before,
+  int long_slots;  // query tiles of each head, the first of `work`, that come before,
   int splits;      // each in so many slices
   int seq_q, seq_k;
   int dim_qk, dim_v;
@@ -103,8 +103,8 @@ struct Params {
 };
 
 // `kBlocks` CTAs of `kWarpgroups` x 64 query rows share an SM; key tiles have kN columns. There are
-// kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before
-// full_ptr are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
+// kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before a
+// row's full ones are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
 // products times a factor (element_scores.cuh).
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
           int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, class Scores_>

@@ -210,8 +210,8 @@ SM90_CONFIGS = (
 _T = {"float16": "f16", "bfloat16": "bf16"}
 _MAPS = tuple(f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group"))
 _POINTERS = (
-    *("q", "k", "v", "out", "lse", "partial", "row_ptr", "full_ptr", "cols", "bitmap_id"),
-    *("groups", "bitmaps", "order", "mask_of", "kv_lengths", "overflow"),
+    *("q", "k", "v", "out", "lse", "partial", "work", "cols", "bitmap_id"),
+    *("groups", "bitmaps", "mask_of", "kv_lengths", "overflow"),
     *("bias", "alibi", "relative", "sinks", "query_at", "key_at", "counter", "report"),
 )
 _STRIDES = (

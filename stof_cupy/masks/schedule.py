@@ -57,7 +57,7 @@ class DeviceSchedule:
 
     Attributes
     ----------
-    row_ptr, full_ptr, cols, bitmap_id, bitmaps, order, mask_of : cupy.ndarray
+    row_ptr, full_ptr, cols, bitmap_id, bitmaps, order, work, mask_of : cupy.ndarray
         As in `Schedule`.
     groups : cupy.ndarray or None
         As in `Schedule`.
@@ -71,6 +71,7 @@ class DeviceSchedule:
     bitmap_id: Any
     bitmaps: Any
     order: Any
+    work: Any
     mask_of: Any
     groups: Any
     overflow: Any = None
@@ -212,6 +213,20 @@ class Schedule:
             groups=None if work.groups is None else _settled(work.groups),
             stats=_stats(tile, [each.nnz for each in every], lists, numbers),
         )
+
+    @cached_property
+    def work(self) -> Int32s:
+        """In `order`, all that is to know of a row, int32 ``([masks,] query tiles, 4)``.
+
+        Query tile, and where its list begins, its full tiles begin and both end: for a kernel to
+        read at once.
+        """
+        at = self.order.astype(np.int64)
+        begin, full, end = (
+            np.take_along_axis(x, at, axis=-1)
+            for x in (self.row_ptr[..., :-1], self.full_ptr, self.row_ptr[..., 1:])
+        )
+        return _settled(np.stack([self.order, begin, full, end], axis=-1))
 
     @cached_property
     def lengths(self) -> Int64s:

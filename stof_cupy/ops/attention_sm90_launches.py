@@ -74,7 +74,7 @@ def launches(
     fields = common | _score_fields(args, common) | _maps(config, args)
     fields |= {
         "partial": pointer(partial),
-        "full_ptr": pointer(getattr(lists, "full_ptr", None)),
+        "work": pointer(getattr(lists, "work", None)),
         "groups": pointer(getattr(lists, "groups", None)),
         "counter": counter,
         "report": report,

@@ -104,6 +104,9 @@ def rebuilt(schedule: Schedule, number: int | None = None) -> np.ndarray:
     """The mask that a kernel would see by the lists; what it visits twice is an error."""
     (m, n), (queries, keys) = schedule.tile, schedule.shape
     row_ptr, full_ptr, order = lists_of(schedule, number)
+    assert schedule.work[() if number is None else number].tolist() == [
+        [row, row_ptr[row], full_ptr[row], row_ptr[row + 1]] for row in order
+    ]
     seen = np.zeros((-(-queries // m) * m, -(-keys // n) * n + 8), np.int64)
     lengths = np.diff(row_ptr)
     assert order.tolist() == sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
@@ -238,7 +241,7 @@ def test_on_device() -> None:
         thread.join()
     device = schedule.on_device()
     assert len(found) == 4 and all(other is device for other in found)
-    for name in ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of"):
+    for name in ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "order", "work", "mask_of"):
         array = getattr(device, name)
         assert isinstance(array, cupy.ndarray) and array.dtype == getattr(schedule, name).dtype
         np.testing.assert_array_equal(array.get(), getattr(schedule, name))

@@ -70,7 +70,8 @@ class Lists:
         self._build = kernel(mask_build(self._tile, layout == "accumulator", *formulas), device)
         self._order = kernel(mask_order(), device)
         every = masks * self._rows
-        small = _Memory(8 * (every + 1) + 4 * (4 + 3 * every + 2 * masks))
+        small = _Memory(16 * every + 8 * (every + 1) + 4 * (4 + 3 * every + 2 * masks))
+        work = small.reserve((masks, self._rows, 4), np.int32)  # read 16 bytes at a time
         progress = small.reserve((every + 1,), np.uint64)
         self._totals = small.reserve((4,), np.int32)  # tiles, bitmaps, overflow
         row_ptr = small.reserve((masks, self._rows + 1), np.int32)
@@ -105,7 +106,11 @@ class Lists:
         addresses = columns.address, bitmap_id.address, bitmaps.address
         self._packed = self._params(capacity, *addresses)
         self._order_packed = self._order.pack(
-            row_ptr=row_ptr.address, order=order.address, rows=self._rows
+            row_ptr=row_ptr.address,
+            full_ptr=full_ptr.address,
+            order=order.address,
+            work=work.address,
+            rows=self._rows,
         )
         self._reserved = {
             "row_ptr": row_ptr,
@@ -114,6 +119,7 @@ class Lists:
             "bitmap_id": bitmap_id,
             "bitmaps": bitmaps,
             "order": order,
+            "work": work,
             "mask_of": mask_of,
         }
         self.nbytes = small.size + large.size
