@@ -72,7 +72,7 @@ struct Consumer {
       if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
       begin();
-      if (row.tiles > 0) first(row.masked > 0);
+      if (row.tiles > 0) first();
 #pragma unroll 1
       for (int i = 1; i < row.masked; ++i) step<true>(i);
 #pragma unroll 1
@@ -94,20 +94,18 @@ struct Consumer {
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
   }
 
-  __device__ __forceinline__ void first(bool masked) {
+  // A row's first tile, in the same way whether it is masked or not: the code runs once a row.
+  __device__ __forceinline__ void first() {
     float s[K::kN / 2];
     Bits bits;
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s);
-    if (masked) load_bits(bits, 0);
+    load_bits(bits, 0);
     release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
-    if (masked)
-      take_weights<true>(s, bits, 0);
-    else
-      take_weights<false>(s, bits, 0);
+    take_weights<true, true>(s, bits, 0);
     pack(s);
   }
 
@@ -233,8 +231,8 @@ struct Consumer {
     }
   }
 
-  // Products to weights.
-  template <bool kMasked>
+  // Products to weights. With kLooked, the scores are looked at before them in any case.
+  template <bool kMasked, bool kLooked = false>
   __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits, int tile) {
     if constexpr (K::kTerms) {
       make_scores(s);
@@ -245,7 +243,7 @@ struct Consumer {
     float added[4];
     if constexpr (!K::kTerms) {
       rescale[0] = rescale[1] = 1.f;
-      const bool looked = softmax.unsettled();
+      const bool looked = kLooked || softmax.unsettled();
       if (looked) {
         softmax.raise(s, scale, rescale);
         scale = softmax.scaled_if_far(s, scale);
