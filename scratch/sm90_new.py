@@ -34,6 +34,14 @@ def tiles(dim):
     return [shape for shape in SM90_CONFIGS if shape.dim_qk == shape.dim_v == dim]
 
 
+def with_halves(dim):
+    """Return the tiles that may do without halves, if the tree knows that."""
+    if not hasattr(tiles(dim)[0], "halves"):
+        return []
+    made = [replace(shape, halves=True) for shape in tiles(dim)]
+    return [shape for shape in made if not shape.fault()]
+
+
 def best(dim, mask):
     """Return the tile of a mask whose variants are timed, as the notes have it."""
     if dim == 128:
@@ -65,7 +73,7 @@ def compile_all(hints):
             found[hint, shape.name] = spec, entry
         except Exception as error:
             say("BAD", hint, shape.name, repr(error)[:400])
-    jobs = [("", shape) for dim in SHAPES for shape in tiles(dim)]
+    jobs = [("", shape) for dim in SHAPES for shape in (*tiles(dim), *with_halves(dim))]
     jobs += [(hint, shape) for hint in hints for dim in SHAPES for shape in dict.fromkeys(best(dim, mask) for mask in MASKS)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, jobs))
@@ -129,6 +137,8 @@ def variants(dim, mask, case, facts, other):
     from stof_cupy.ops.attention_sm90 import whole
     for shape in tiles(dim):
         yield f"{shape.m}x{shape.n} rule", "", whole(shape, case), 0
+    for shape in with_halves(dim):
+        yield f"{shape.m}x{shape.n} halves, rule", "", whole(shape, case), 0
     if other:
         return
     shape, p = best(dim, mask), case.problem

@@ -47,10 +47,10 @@ struct Scheduler {
       const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};
       const bool listed = lane < row.tiles;
       const int entry = row.entry(lane);
-      const int col = listed ? column(entry) : 0;
+      const int tile = listed ? tile_at(entry) : 0;
       const int id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;
       wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
-      ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(col));
+      ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(tile));
       ptx::store_shared_4(K::list(smem, buffer) + K::kListBytes + 4 * lane, static_cast<u32>(id));
       if (lane == 0) row.store(K::row_info(smem, buffer));
       __syncwarp();
@@ -139,14 +139,17 @@ struct Scheduler {
     row.parts = max(0, min(row.parts, end) - begin);
   }
 
-  __device__ __forceinline__ int column(int entry) const { return p.cols ? p.cols[entry] : entry; }
+  __device__ __forceinline__ int tile_at(int entry) const { return p.cols ? p.cols[entry] : entry; }
+  __device__ __forceinline__ int column(int entry) const {
+    return Listed<K::kHalves>(tile_at(entry)).col;
+  }
 
   // How many entries of an ascending list have keys below the length.
   __device__ __forceinline__ int within_reach(int begin, int end, int reached) const {
     if (p.kv_lengths == nullptr) return end - begin;
     int count = 0;
     for (int i = begin; i < end; i += 32)
-      count += __popc(__ballot_sync(0xffffffff, i + lane < end && p.cols[i + lane] < reached));
+      count += __popc(__ballot_sync(0xffffffff, i + lane < end && column(i + lane) < reached));
     return count;
   }
 };

@@ -83,6 +83,8 @@ def launches(
         "long_slots": long_slots,
         "splits": config.splits,
     }
+    if shape.halves and (halves := getattr(lists, "halves", None)) is not None:
+        fields["cols"] = pointer(halves)
     spec = config.spec(p)
     told = {name: fields[name] for name, _ in spec.params}
     every = [Launch(spec, min(config.rows(p), ctas), told)]

@@ -34,6 +34,8 @@ ODD = Sm90Config(128, 64, n=112, warpgroups=2, queries=1)
 HALF_SLAB = Sm90Config(96, 96, n=80, warpgroups=2, stages=3, queries=1)
 THREE = Sm90Config(64, 64, n=128, warpgroups=3)
 PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
+HALVES = Sm90Config(64, 64, n=128, warpgroups=2, halves=True)
+THREE_HALVES = replace(THREE, halves=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
 
@@ -139,7 +141,10 @@ def run_on_cpu(
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, replace(WIDE, queries=2)],
+    [
+        *(SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, replace(WIDE, queries=2)),
+        *(HALVES, THREE_HALVES, Sm90Config(128, 128, n=128, warpgroups=2, halves=True)),
+    ],
     ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
@@ -161,7 +166,7 @@ def test_the_code_with_packed_keys(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, ODD, THREE, IN_SEQUENCE, WIDE, PACKED], ids=lambda c: c.name
+    "config", [SMALL, ODD, THREE, IN_SEQUENCE, WIDE, PACKED, HALVES], ids=lambda c: c.name
 )
 @pytest.mark.parametrize("step", [3.0, 60.0])
 def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> None:
@@ -177,15 +182,45 @@ def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> 
             compare(case, *run_on_cpu(config, case))
 
 
-@pytest.mark.parametrize("config", [SMALL, PACKED], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, PACKED, HALVES], ids=lambda c: c.name)
 def test_lists_of_more_tiles_than_come_with_a_row(config: Sm90Config) -> None:
     g = rng(5)
     keys = 64 * 70 - 11
     q, k, v = (random_array(g, (1, 1, s, 64), "bfloat16") for s in (60, keys, keys))
     whole = np.repeat(g.random(70) < 0.5, 64)[:keys]
-    mixed = (g.random((60, keys)) < 0.1) & (np.arange(keys) < 3000)
+    mixed = (g.random((60, keys)) < 0.1) & (np.arange(keys) < 3000 if config.n == 64 else True)
+    mixed &= np.repeat(g.random(70) < 0.7, 64)[:keys]
     case = Case(q, k, v, masks.BsrMask(whole | mixed))
     compare(case, *run_on_cpu(config, case))
+
+
+@pytest.mark.parametrize("config", [HALVES, THREE_HALVES], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "kind", ["band", "causal band", "blocks", "documents", "first keys", "built"]
+)
+def test_halves_of_tiles(config: Sm90Config, kind: str) -> None:
+    """Of every kind, at a row's begin, middle and end."""
+    g = rng(len(kind))
+    seq = 700
+    q, k, v = (random_array(g, (1, 2, seq, 64), "bfloat16") for _ in range(3))
+    at = np.arange(seq)
+    away = at - at[:, None]
+    mask = {
+        "band": abs(away) <= 190,
+        "causal band": (away <= 0) & (away > -100),
+        "blocks": np.kron(g.random((11, 11)) < 0.3, np.ones((64, 64), bool))[:seq, :seq],
+        "documents": (away <= 0) & (at // 150 == at[:, None] // 150),
+        "first keys": (at < 20) | (away == 0),
+        "built": abs(away) <= 100,
+    }[kind]
+    case = Case(q, k, v, masks.BsrMask(mask))
+    lists = case.mask.schedule((config.m, config.n), layout="accumulator")
+    halves = lists.halves >> 24
+    assert halves.any() and np.array_equal(lists.halves & 0xFFFFFF, lists.cols)
+    if kind == "built":  # of these nothing is known
+        lists.__dict__["halves"] = None
+    for how in ({"ctas": 1}, {"ctas": 5, "long_slots": 2, "splits": 3, "seed": 1}):
+        compare(case, *run_on_cpu(config, case, **how))
 
 
 def test_the_code_in_float16() -> None:
@@ -205,7 +240,7 @@ def test_the_code_on_views(layout: str) -> None:
     assert np.isnan(out.base.astype(np.float32)).sum() == out.base.size - out.size
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, IN_SEQUENCE], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, IN_SEQUENCE, HALVES], ids=lambda c: c.name)
 def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
     """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
     g = rng(4)
@@ -238,7 +273,7 @@ def test_what_the_code_does_beyond_the_lengths(mask: str, keys: int) -> None:
         "random": masks.BsrMask(g.random((150, 150)) < 0.3),
     }[mask]
     case = Case(q, k, v, chosen, None, lengths)
-    for config in (SMALL, ODD):
+    for config in (SMALL, ODD, HALVES):
         compare(case, *run_on_cpu(config, case))
 
 
@@ -271,7 +306,7 @@ def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads() -> None:
 # ---------------------------------------------------------------- slices
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, THREE], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, THREE, HALVES], ids=lambda c: c.name)
 @pytest.mark.parametrize("seed", range(6))
 def test_lists_in_slices(config: Sm90Config, seed: int) -> None:
     """Of all query tiles or some, more slices than tiles among them, lengths, and empty rows."""
@@ -394,6 +429,8 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"scores": ("Alibi", "Relative"), "n": 64}, "scores"),
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
+        ({"halves": True, "n": 112}, "halves"),
+        ({"halves": True, "packed": True}, "halves"),
         ({"blocks": 2}, "registers|shared memory"),
         ({"dim_v": 80}, "head dims"),
         ({"warpgroups": 4}, "warpgroups"),
@@ -610,7 +647,15 @@ def run_on_gpu(
 
 
 def configs(dtype: str) -> list[Any]:
-    extra = (ODD, HALF_SLAB, WIDE, replace(BIG, bounded=True))  # packed ones take no lengths
+    halves = [replace(config, halves=True) for config in SM90_CONFIGS]
+    halves = [config for config in halves if config.fault() is None]
+    extra = (
+        ODD,
+        HALF_SLAB,
+        WIDE,
+        replace(BIG, bounded=True),
+        *halves,
+    )  # packed ones take no lengths
     return [pytest.param(c, dtype, id=f"{c.name}-{dtype}") for c in (*SM90_CONFIGS, *extra)]
 
 
@@ -638,7 +683,9 @@ def test_head_dims(hopper: Any, dim: int, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [*SM90_CONFIGS, replace(BIG, halves=True), THREE_HALVES], ids=lambda c: c.name
+)
 def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
     g = rng(7)
     dims = config.dim_qk, config.dim_qk, config.dim_v
@@ -661,7 +708,9 @@ def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [*SM90_CONFIGS, replace(BIG, halves=True), THREE_HALVES], ids=lambda c: c.name
+)
 def test_many_rows_for_each_cta(hopper: Any, config: Sm90Config) -> None:
     """Thousands of rows, some of them empty: buffers and phases go round many times."""
     g = rng(8)

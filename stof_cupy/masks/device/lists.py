@@ -14,8 +14,9 @@ from stof_cupy.jit.launch import kernel
 from stof_cupy.jit.mask_kernels import MASK_COLUMNS, mask_build, mask_order
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.device.program import Program
+from stof_cupy.masks.device_schedule import DeviceSchedule
 from stof_cupy.masks.layout import check_tile
-from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.schedule import Layout
 from stof_cupy.masks.tiles import check_count
 
 __all__ = ["Lists"]
