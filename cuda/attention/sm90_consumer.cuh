@@ -4,7 +4,8 @@
 //   start S = Q K_i^T | start O += P V_{i-1} | wait S | mask, softmax | wait O | P = S, rescale O
 // so that the second product runs under the softmax. Between the first two a warpgroup holds the
 // turn: the others' softmax then runs under its products. Where the warpgroup's queries see only
-// one half of a tile's keys, as at the edge of a band, the step is one of that half (kHalves).
+// one half of a tile's keys, as at the edge of a band, the step is one of that half, and where they
+// see none it is left out (kHalves).
 //
 // What is changed here: wgmma reads and writes registers while the code goes on. Any access to S, O
 // or P that is not ordered by the waits makes ptxas serialise everything (C75xx in its log, an
@@ -34,7 +35,7 @@ struct Consumer {
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
   static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
-  enum Part { kLeft, kRight, kWhole };                     // of a tile's keys
+  enum Part { kLeft, kRight, kWhole, kNone };              // of a tile's keys
   static constexpr int kRightHalf = K::kN / 2 * 128 / 16;  // where it begins, in an operand's units
   enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };         // each plus the warpgroup's number
 
@@ -101,10 +102,13 @@ struct Consumer {
   __device__ __forceinline__ void first() {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     part = part_of_tile();
-    if (part == kWhole)
+    if (part == kWhole) {
       first_of<K::kN>();
-    else if constexpr (K::kHalves)
-      first_of<K::kN / 2>();
+    } else if constexpr (K::kHalves) {
+      if (part != kNone) return first_of<K::kN / 2>();
+      release_q();
+      release_k();
+    }
   }
 
   template <int kKeys>
@@ -131,7 +135,21 @@ struct Consumer {
     if (now == kWhole)
       step_of<kMasked, K::kN>(i, before, kWhole);
     else if constexpr (kMasked && K::kHalves)
-      step_of<kMasked, K::kN / 2>(i, before, now);
+      now == kNone ? pass(before) : step_of<kMasked, K::kN / 2>(i, before, now);
+  }
+
+  // A step of a tile of which the warpgroup's queries see nothing: only that before is finished.
+  __device__ __forceinline__ void pass(RingPosition<K::kStages> before) {
+    release_k();
+    if (kTurns) ptx::barrier_sync(kTurn + group, 256);
+    if (kRescaleFirst) rescale_output();
+    start_pv(before);
+    part = kNone;
+    if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
+    rescale[0] = rescale[1] = 1.f;
+    ptx::wgmma_wait<0>();
+    ptx::pin(o);
+    release_v(before);
   }
 
   // The code of a half is short: its scores are looked at, so that nothing has to be mended.
@@ -197,12 +215,11 @@ struct Consumer {
     tiles.advance();
   }
 
-  // Which keys of the tile that has come the warpgroup's queries may see. If none, it is a half
-  // too.
+  // Which keys of the tile that has come the warpgroup's queries may see.
   __device__ __forceinline__ int part_of_tile() const {
     if constexpr (!K::kHalves) return kWhole;
     const u32 without = ptx::load_shared_4(K::places(smem, tiles.buffer())) >> 2 * group & 3;
-    return without == 0 ? kWhole : without == 1 ? kRight : kLeft;
+    return without == 0 ? kWhole : without == 1 ? kRight : without == 2 ? kLeft : kNone;
   }
 
   // S = Q K^T
@@ -223,13 +240,16 @@ struct Consumer {
   // O += P V
   __device__ __forceinline__ void multiply_pv(RingPosition<K::kStages> position) {
     constexpr int kAll = K::kN / 16, kFew = K::kHalves ? kAll / 2 : kAll;
-    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16) + part % 2 * kRightHalf;
+    const int of = K::kHalves ? part : kWhole;
+    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16) + of % 2 * kRightHalf;
     ptx::pin(o);
     ptx::wgmma_fence();
+    if (of != kNone) {
 #pragma unroll
-    for (int i = 0; i < kFew; ++i)
-      ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
-    if (part == kWhole) {
+      for (int i = 0; i < kFew; ++i)
+        ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
+    }
+    if (of == kWhole) {
 #pragma unroll
       for (int i = kFew; i < kAll; ++i)
         ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));

@@ -148,8 +148,10 @@ struct Scheduler {
   __device__ __forceinline__ int within_reach(int begin, int end, int reached) const {
     if (p.kv_lengths == nullptr) return end - begin;
     int count = 0;
-    for (int i = begin; i < end; i += 32)
-      count += __popc(__ballot_sync(0xffffffff, i + lane < end && column(i + lane) < reached));
+    for (int i = begin; i < end; i += 32) {
+      const bool within = i + lane < end && Listed<K::kHalves>(p.cols[i + lane]).col < reached;
+      count += __popc(__ballot_sync(0xffffffff, within));
+    }
     return count;
   }
 };

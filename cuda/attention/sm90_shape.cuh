@@ -116,8 +116,8 @@ struct Params {
 // `kBlocks` CTAs of `kWarpgroups` x 64 query rows share an SM; key tiles have kN columns. There are
 // kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before a
 // row's full ones are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
-// products times a factor (element_scores.cuh). If kHalves, a warpgroup does without the half of a
-// tile that its queries do not see.
+// products times a factor (element_scores.cuh). If kHalves, a warpgroup does without the halves of
+// tiles that its queries do not see.
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
           int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kHalves_, class Scores_>
 struct Shape {

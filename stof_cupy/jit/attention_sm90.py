@@ -72,7 +72,8 @@ class Sm90Config:
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
     halves : bool
-        Whether 64 queries do without the half of a tile of which they keep nothing; of 128 keys.
+        Whether 64 queries do without the half of a tile, or the tile, of which they keep nothing;
+        of 128 keys.
     scores : tuple of str
         Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
