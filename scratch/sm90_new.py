@@ -4,6 +4,7 @@
 
 TREE: a directory with `stof_cupy` and `cuda` of another commit, timed in the same way in a process of its own (compiled beside, measured one after another), e.g.
     mkdir -p .gpu/old && git archive f8aa274 cuda stof_cupy | tar -x -C .gpu/old      and carry .gpu/old
+f8aa274: as it was; 658a16a: sections alone; 4bd746b: rows read at once too; 32bba93: code of a first tile once too; here halves can be chosen.
 Each variant's output is poisoned before it runs; two heads of it are checked against float32 products of the same bf16 inputs, and all of it against the first variant's.
 A cell says us, least of ten after a flush of L2; '*': best of the column; '!': wrong (never to be used). Lines: tile, and what is done otherwise; `rule` is the product's way.
 Without a GPU: ... scratch/sm90_new.py compile
@@ -225,15 +226,15 @@ def main(trees):
     for dim, (b, h, s) in SHAPES.items():
         rows = {f"{name}: {label}" if name != "new" else label: cells for name, table in tables.items() for label, cells in table.get(str(dim), {}).items()}
         print(f"\n({b},{h},{s},{dim}) bf16, us; after rule (long, section)")
-        print(f"{'':34}" + "".join(f"{mask[:11]:>14}" for mask in MASKS))
-        print(f"{'goal':34}" + "".join(f"{us:10}    " for us in GOALS[dim]))
+        print(f"{'':40}" + "".join(f"{mask[:11]:>14}" for mask in MASKS))
+        print(f"{'goal':40}" + "".join(f"{us:10}    " for us in GOALS[dim]))
         for label, cells in rows.items():
             line = ""
             for mask in MASKS:
                 us, flag, told = cells.get(mask, (float("nan"), "?", ""))
                 least = min((other[mask][0] for other in rows.values() if mask in other and not other[mask][1]), default=0)
                 line += f"{us:7.1f}{flag or ('*' if us == least else ' ')}{told.replace(' ', ''):6}"
-            print(f"{label:34}{line}")
+            print(f"{label:40}{line}")
     print(f"{time.time() - start:.0f} s")
 
 
