@@ -86,11 +86,11 @@ NOTES = [  # file, text, what it becomes; %: the text itself
     (C, "        wait(params.report) {}", "        wait(params.report),\n        trace(params, 2 + warpgroup, threadIdx.x % 128 == 0) {}"),
     (C, "      wait(K::full(smem, K::kRowBarriers, rows.buffer()), rows.full(), kRowFull);", "      trace.note(RowWait);\n%\n      trace.note(RowKnown);"),
     (C, "      wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);", "%\n      trace.note(QFull);"),
-    (C, "    multiply_qk(s);\n    if (masked) load_bits(bits, 0);\n    release_q();\n    ptx::wgmma_wait<0>();\n    ptx::pin(s);",
-     "    trace.note(K0Full);\n    multiply_qk(s);\n    trace.note(QK0Issued);\n    if (masked) load_bits(bits, 0);\n    release_q();\n    trace.note(QReleased);\n    ptx::wgmma_wait<0>();\n    ptx::pin(s);\n    trace.note(S0Ready);"),
-    (C, "      take_weights<false>(s, bits, 0);\n    pack(s);", "%\n    hold(weights);\n    trace.note(Weights0);"),
-    (C, "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    multiply_qk(s);\n", "    trace.tile(KFull);\n    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    trace.tile(Turn);\n    multiply_qk(s);\n    trace.tile(QKIssued);\n"),
-    (C, "    start_pv(before);\n", "    start_pv<false>(before);\n    trace.tile(PVIssued);\n"),
+    (C, "    multiply_qk(s, part);\n    load_bits(bits, 0, part);\n    release_q();\n    ptx::wgmma_wait<0>();\n    ptx::pin(s);",
+     "    trace.note(K0Full);\n    multiply_qk(s, part);\n    trace.note(QK0Issued);\n    load_bits(bits, 0, part);\n    release_q();\n    trace.note(QReleased);\n    ptx::wgmma_wait<0>();\n    ptx::pin(s);\n    trace.note(S0Ready);"),
+    (C, "    take_weights<true, true>(s, bits, 0);\n    pack(s);", "%\n    hold(weights);\n    trace.note(Weights0);"),
+    (C, "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    multiply_qk(s, now);\n", "    trace.tile(KFull);\n    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    trace.tile(Turn);\n    multiply_qk(s, now);\n    trace.tile(QKIssued);\n"),
+    (C, "    start_pv(before);\n    part", "    start_pv<false>(before);\n    trace.tile(PVIssued);\n    part"),
     (C, "    ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores\n    ptx::pin(s);", "%\n    trace.tile(SReady);"),
     (C, "    if (!K::kTerms) ptx::wgmma_wait<0>();\n    ptx::pin(o);\n    release_v(before);", "    ptx::pin(s);\n    trace.tile(Weights);\n    if (!K::kTerms) ptx::wgmma_wait<0>();\n    ptx::pin(o);\n    trace.tile(ODone);\n    release_v(before);"),
     (C, "kRescaleFirst) rescale_output();\n  }\n\n  // The same with one", "kRescaleFirst) rescale_output();\n    hold(weights);\n    trace.tile(StepEnd);\n  }\n\n  // The same with one"),
@@ -125,10 +125,10 @@ HOT = (P, "64 * slab, of.col * K::kN,\n                      of.kv_head, of.batc
 HOT_Q = (P, "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kOnce", "0, 0, 0, ptx::L2::kAgain")
 FIND = "      const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};\n"
 LISTED = """      const int entry = row.entry(lane);
-      const int col = listed ? column(entry) : 0;
+      const int tile = listed ? tile_at(entry) : 0;
       const int id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;
 """
-TURN_FIRST = [(C, "    multiply_qk(s);\n    if (masked) load_bits(bits, 0);", "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    multiply_qk(s);\n    if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);\n    if (masked) load_bits(bits, 0);")]
+TURN_FIRST = [(C, "    multiply_qk(s, part);\n    load_bits(bits, 0, part);", "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    multiply_qk(s, part);\n    if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);\n    load_bits(bits, 0, part);")]
 TURN_LAST = [(C, "    start_pv(tiles);\n    softmax.finish();", "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    start_pv(tiles);\n    if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);\n    softmax.finish();")]
 NO_COPY = [
     (P, "      ptx::mbarrier_arrive_expect(full, K::kBytesQ);\n#pragma unroll\n      for (int slab = 0; slab < K::kSlabsQk; ++slab)", "      ptx::mbarrier_arrive_expect(full, queries.count < K::kQueries ? K::kBytesQ : 0);\n      if (queries.count < K::kQueries)\n#pragma unroll\n      for (int slab = 0; slab < K::kSlabsQk; ++slab)"),
@@ -141,8 +141,8 @@ KNOWN = [
     STATIC,
     (S, "    int ticket = blockIdx.x;\n", "    int ticket = blockIdx.x;\n    Row kept{0, 0, 0, 0, -1};\n    int kept_col = 0, kept_id = 0;\n"),
     (S, FIND, "      if (more && position.count == 0) kept = find(ticket, q_tiles);\n      Row row{0, 0, 0, 0, -1};\n      if (more) row = kept;\n      if (more) row.q_tile = ticket % q_tiles, row.head = ticket / q_tiles % p.heads, row.batch = ticket / q_tiles / p.heads;\n"),
-    (S, LISTED, "      const int entry = row.entry(lane);\n      if (position.count == 0) {\n        kept_col = listed ? column(entry) : 0;\n        kept_id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;\n      }\n"
-     "      const int col = max(0, min((p.seq_k - 1) / K::kN, kept_col + row.q_tile - kept.q_tile)), id = kept_id;\n"),
+    (S, LISTED, "      const int entry = row.entry(lane);\n      if (position.count == 0) {\n        kept_col = listed ? tile_at(entry) : 0;\n        kept_id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;\n      }\n"
+     "      const int tile = max(0, min((p.seq_k - 1) / K::kN, kept_col + row.q_tile - kept.q_tile)), id = kept_id;\n"),
 ]
 EPILOGUE = [(C, "    // Again, not to keep it in registers.\n", """    ptx::pin(o);
     if (leader) {
@@ -152,7 +152,7 @@ EPILOGUE = [(C, "    // Again, not to keep it in registers.\n", """    ptx::pin(
     }
     if (p.heads > 0) return;
 %""")]
-NO_BITS = [(C, "first(row.masked > 0)", "first(false)"), (C, "for (int i = 1; i < row.masked; ++i) step<true>(i);", "for (int i = 1; i < 0; ++i) step<true>(i);"),
+NO_BITS = [(C, "    load_bits(bits, 0, part);", "    bits.keep_all();"), (C, "for (int i = 1; i < row.masked; ++i) step<true>(i);", "for (int i = 1; i < 0; ++i) step<true>(i);"),
            (C, "for (int i = max(1, row.masked); i", "for (int i = 1; i")]
 TOTAL = "    const int total = (q_tiles"
 STORE_ONCE = [("ptx/tma.cuh", """      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::
@@ -164,16 +164,11 @@ STORE_ONCE = [("ptx/tma.cuh", """      "cp.async.bulk.tensor.4d.global.shared::c
 """)]
 KV_NORMAL = [(P, "of.col * K::kN,\n                      of.kv_head, of.batch, ptx::L2::kAgain);", "of.col * K::kN,\n                      of.kv_head, of.batch, ptx::L2::kNormal);")]
 Q_NORMAL = [(P, "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kOnce", "row.q_tile * K::kM, row.head, row.batch, ptx::L2::kNormal")]
-LOOKED = [  # a row's first tile always has its scores looked at: no other way is compiled for it
-    (C, "  template <bool kMasked>\n  __device__ __forceinline__ void take_weights(", "  template <bool kMasked, bool kFirst = false>\n  __device__ __forceinline__ void take_weights("),
-    (C, "const bool looked = softmax.fresh();", "const bool looked = kFirst || softmax.fresh();"),
-]
-FIRST = "    if (masked)\n      take_weights<true>(s, bits, 0);\n    else\n      take_weights<false>(s, bits, 0);\n"
-FIRST_LOOKED = [*LOOKED, (C, FIRST, FIRST.replace(">(s", ", true>(s"))]
-FIRST_ONE = [*LOOKED, (C, FIRST, "    take_weights<true, true>(s, bits, 0);\n"), (C, "    if (masked) load_bits(bits, 0);\n", "    if (masked) load_bits(bits, 0); else bits.keep_all();\n")]
-NO_RARE = [(C, "if (!looked && !softmax.fit(added)) {", "if (false) {"), (C, "      here.compute_again(softmax, first_row, row);\n", ""), (C, "    if (row.partial >= 0) {", "    if (false) {")]
-NO_ORDER = [(S, "  return p.order ? p.order[mask * q_tiles + slot] : slot;", "  return slot;")]
-FIRST_NAMES = ("first tile looked at", "and one way for it", "no rare ways", "no rare ways, one first", "in order of numbers")
+NO_RARE = [(C, "else if (!looked && !softmax.fit(added)) {", "else if (false) {"), (C, "      here.compute_again(softmax, first_row, row);\n", ""), (C, "    if (row.partial >= 0) {", "    if (false) {")]
+FIRST_NAMES = ("no rare ways", "in order of numbers")
+NO_ORDER = [(S, "  return p.work ? p.work[mask * q_tiles + slot] : make_uint4(slot, 0, 0, 0);", """  for (int i = 0; p.work && i < q_tiles; ++i)
+    if (p.work[mask * q_tiles + i].x == slot) return p.work[mask * q_tiles + i];
+  return make_uint4(slot, 0, 0, 0);""")]
 PATCHES = {  # what a kernel leaves out or does otherwise
     "base": [],
     "rows traced": NOTES,
@@ -193,10 +188,7 @@ PATCHES = {  # what a kernel leaves out or does otherwise
     "6 rows ahead": [("attention/sm90_shape.cuh", "kRows = 3;", "kRows = 6;")],
     "first QK in turn": TURN_FIRST,
     "first QK, last PV in turn": TURN_FIRST + TURN_LAST,
-    "first tile looked at": FIRST_LOOKED,
-    "and one way for it": FIRST_ONE,
     "no rare ways": NO_RARE,
-    "no rare ways, one first": NO_RARE + FIRST_ONE,
     "in order of numbers": NO_ORDER,
     "output once": STORE_ONCE,
     "K, V normal": KV_NORMAL,

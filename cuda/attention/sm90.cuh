@@ -18,11 +18,11 @@
 namespace stof::attention {
 
 template <typename T, int kDimQk, int kDimV, int kN, int kWarpgroups, int kStages, int kQueries,
-          int kBlocks, bool kPacked, bool kBounded, class Scores>
+          int kBlocks, bool kPacked, bool kBounded, bool kHalves, class Scores>
 struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                          kBounded, Scores> {
+                          kBounded, kHalves, Scores> {
   using Shape = sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, kBlocks, kPacked,
-                            kBounded, Scores>;
+                            kBounded, kHalves, Scores>;
   using typename Shape::Params;
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {

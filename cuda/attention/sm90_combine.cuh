@@ -29,7 +29,7 @@ struct Sm90Combine {
     const int tile = blockIdx.x / kBlocks, all_heads = p.batch * p.heads;
     const int of_all = tile % all_heads, batch = of_all / p.heads, head = of_all % p.heads;
     const i64 mask = sm90::mask_number(p, batch, head);
-    const int q_tile = sm90::q_tile_at(p, mask, tile / all_heads, ceil_div(p.seq_q, kM));
+    const int q_tile = sm90::work_at(p, mask, tile / all_heads, ceil_div(p.seq_q, kM)).x;
     const int at = blockIdx.x % kBlocks * kRows + warp / kRowWarps;
     const int query = q_tile * kM + at;
     if (query >= p.seq_q) return;

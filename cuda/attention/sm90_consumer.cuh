@@ -3,7 +3,9 @@
 // One step, for key tile i (FlashAttention-3):
 //   start S = Q K_i^T | start O += P V_{i-1} | wait S | mask, softmax | wait O | P = S, rescale O
 // so that the second product runs under the softmax. Between the first two a warpgroup holds the
-// turn: the others' softmax then runs under its products.
+// turn: the others' softmax then runs under its products. Where the warpgroup's queries see only
+// one half of a tile's keys, as at the edge of a band, the step is one of that half, and where they
+// see none it is left out (kHalves).
 //
 // What is changed here: wgmma reads and writes registers while the code goes on. Any access to S, O
 // or P that is not ordered by the waits makes ptxas serialise everything (C75xx in its log, an
@@ -27,14 +29,15 @@ template <class K>
 struct Consumer {
   using Params = typename K::Params;
   using T = typename K::T;
-  using Bits = MaskBits<K::kN>;
-  static_assert(Bits::kWords == K::kMaskWords);
+  static_assert(MaskBits<K::kN>::kWords == K::kMaskWords);
 
   // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
   static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
-  enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };  // each plus the warpgroup's number
+  enum Part { kLeft, kRight, kWhole, kNone };              // of a tile's keys
+  static constexpr int kRightHalf = K::kN / 2 * 128 / 16;  // where it begins, in an operand's units
+  enum NamedBarrier { kTurn = 1, kWarpgroup = 8 };         // each plus the warpgroup's number
 
   const Params& p;
   const u32 smem;
@@ -49,6 +52,7 @@ struct Consumer {
 
   float o[K::kDimV / 2];
   u32 weights[K::kN / 4];  // P, packed: the scores' registers in order are its operand
+  int part = kWhole;       // of the keys that they are of
   float rescale[2];
   OnlineSoftmax softmax;
   u32 leaving = 0;  // of the leader: the barrier of queries in whose buffer an output still lies
@@ -72,7 +76,7 @@ struct Consumer {
       if (row.tiles < 0) break;
       wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
       begin();
-      if (row.tiles > 0) first(row.masked > 0);
+      if (row.tiles > 0) first();
 #pragma unroll 1
       for (int i = 1; i < row.masked; ++i) step<true>(i);
 #pragma unroll 1
@@ -94,41 +98,76 @@ struct Consumer {
     for (int i = 0; i < K::kDimV / 2; ++i) o[i] = 0.f;
   }
 
-  __device__ __forceinline__ void first(bool masked) {
-    float s[K::kN / 2];
-    Bits bits;
+  // A row's first tile, in the same way whether it is masked or not: the code runs once a row.
+  __device__ __forceinline__ void first() {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
-    multiply_qk(s);
-    if (masked) load_bits(bits, 0);
+    part = part_of_tile();
+    if (part == kWhole) {
+      first_of<K::kN>();
+    } else if constexpr (K::kHalves) {
+      if (part != kNone) return first_of<K::kN / 2>();
+      release_q();
+      release_k();
+    }
+  }
+
+  template <int kKeys>
+  __device__ __forceinline__ void first_of() {
+    float s[kKeys / 2];
+    MaskBits<kKeys> bits;
+    multiply_qk(s, part);
+    load_bits(bits, 0, part);
     release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
-    if (masked)
-      take_weights<true>(s, bits, 0);
-    else
-      take_weights<false>(s, bits, 0);
+    take_weights<true, true>(s, bits, 0);
     pack(s);
   }
 
   template <bool kMasked>
   __device__ __forceinline__ void step(int i) {
     if constexpr (!K::kOverlap) return step_in_sequence<kMasked>(i);
-    float s[K::kN / 2];
-    Bits bits;
     const RingPosition<K::kStages> before = tiles;
     tiles.advance();
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
+    const int now = kMasked ? part_of_tile() : kWhole;
+    if (now == kWhole)
+      step_of<kMasked, K::kN>(i, before, kWhole);
+    else if constexpr (kMasked && K::kHalves)
+      now == kNone ? pass(before) : step_of<kMasked, K::kN / 2>(i, before, now);
+  }
+
+  // A step of a tile of which the warpgroup's queries see nothing: only that before is finished.
+  __device__ __forceinline__ void pass(RingPosition<K::kStages> before) {
+    release_k();
     if (kTurns) ptx::barrier_sync(kTurn + group, 256);
-    multiply_qk(s);
     if (kRescaleFirst) rescale_output();
     start_pv(before);
+    part = kNone;
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
-    if (kMasked) load_bits(bits, i);
+    rescale[0] = rescale[1] = 1.f;
+    ptx::wgmma_wait<0>();
+    ptx::pin(o);
+    release_v(before);
+  }
+
+  // The code of a half is short: its scores are looked at, so that nothing has to be mended.
+  template <bool kMasked, int kKeys>
+  __device__ __forceinline__ void step_of(int i, RingPosition<K::kStages> before, int now) {
+    float s[kKeys / 2];
+    MaskBits<kKeys> bits;
+    if (kTurns) ptx::barrier_sync(kTurn + group, 256);
+    multiply_qk(s, now);
+    if (kRescaleFirst) rescale_output();
+    start_pv(before);
+    part = now;
+    if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
+    if (kMasked) load_bits(bits, i, now);
     ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores
     ptx::pin(s);
     if (!K::kTerms) release_k();
-    take_weights<kMasked>(s, bits, i);
+    take_weights<kMasked, kKeys != K::kN>(s, bits, i);
     if (!K::kTerms) ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
@@ -144,10 +183,10 @@ struct Consumer {
     start_pv(tiles);
     finish_pv();
     float s[K::kN / 2];
-    Bits bits;
+    MaskBits<K::kN> bits;
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
-    multiply_qk(s);
-    if constexpr (kMasked) load_bits(bits, i);
+    multiply_qk(s, kWhole);
+    if constexpr (kMasked) load_bits(bits, i, kWhole);
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
@@ -176,41 +215,63 @@ struct Consumer {
     tiles.advance();
   }
 
+  // Which keys of the tile that has come the warpgroup's queries may see.
+  __device__ __forceinline__ int part_of_tile() const {
+    if constexpr (!K::kHalves) return kWhole;
+    const u32 without = ptx::load_shared_4(K::places(smem, tiles.buffer())) >> 2 * group & 3;
+    return without == 0 ? kWhole : without == 1 ? kRight : without == 2 ? kLeft : kNone;
+  }
+
   // S = Q K^T
-  __device__ __forceinline__ void multiply_qk(float (&s)[K::kN / 2]) const {
+  template <int kCount>
+  __device__ __forceinline__ void multiply_qk(float (&s)[kCount], int of) const {
     const u64 q = operand_q + queries.buffer() * (K::kBufferQ / 16);
-    const u64 k = operand_k + tiles.buffer() * (K::kBytesK / 16);
+    const u64 k = operand_k + tiles.buffer() * (K::kBytesK / 16) + of % 2 * kRightHalf;
     ptx::pin(s);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < K::kDimQk / 16; ++i)
-      ptx::Wgmma<T, K::kN>::qk(s, q + i / 4 * (K::kSlabBytesQ / 16) + i % 4 * 2,
-                               k + i / 4 * (K::kSlabBytesKv / 16) + i % 4 * 2, i > 0);
+      ptx::Wgmma<T, 2 * kCount>::qk(s, q + i / 4 * (K::kSlabBytesQ / 16) + i % 4 * 2,
+                                    k + i / 4 * (K::kSlabBytesKv / 16) + i % 4 * 2, i > 0);
     ptx::wgmma_commit();
     ptx::pin(s);
   }
 
   // O += P V
   __device__ __forceinline__ void multiply_pv(RingPosition<K::kStages> position) {
-    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16);
+    constexpr int kAll = K::kN / 16, kFew = K::kHalves ? kAll / 2 : kAll;
+    const int of = K::kHalves ? part : kWhole;
+    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16) + of % 2 * kRightHalf;
     ptx::pin(o);
     ptx::wgmma_fence();
+    if (of != kNone) {
 #pragma unroll
-    for (int i = 0; i < K::kN / 16; ++i)
-      ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
+      for (int i = 0; i < kFew; ++i)
+        ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
+    }
+    if (of == kWhole) {
+#pragma unroll
+      for (int i = kFew; i < kAll; ++i)
+        ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
+    }
     ptx::wgmma_commit();
     ptx::pin(o);
   }
 
-  __device__ __forceinline__ void load_bits(Bits& bits, int i) {
+  template <int kKeys>
+  __device__ __forceinline__ void load_bits(MaskBits<kKeys>& bits, int i, int of) {
     const Row row = Row::load(K::row_info(smem, rows.buffer()));  // again, to spare registers
     if (i < row.parts) {
       const u32 slot = smem + K::kBitmaps + tiles.buffer() * K::kBitmapBytes;
-      bits.load(slot + (group * 128 + thread) * (4 * K::kMaskWords));
+      const u32 own = slot + (group * 128 + thread) * (4 * K::kMaskWords);
+      if constexpr (kKeys == K::kN)
+        bits.load(own);
+      else
+        bits.load_half(own, of);
     } else {
       bits.keep_all();
     }
-    if (i == row.masked - 1) bits.cut(row.limit, thread % 4);
+    if (i == row.masked - 1) bits.cut(row.limit - of % 2 * kKeys, thread % 4);
   }
 
   // Products to scores. Where keys or rows lie behind the end, what is read is that of the last
@@ -233,9 +294,10 @@ struct Consumer {
     }
   }
 
-  // Products to weights.
-  template <bool kMasked>
-  __device__ __forceinline__ void take_weights(float (&s)[K::kN / 2], const Bits& bits, int tile) {
+  // Products to weights. With kLooked, the scores are looked at before them in any case.
+  template <bool kMasked, bool kLooked = false, int kKeys>
+  __device__ __forceinline__ void take_weights(float (&s)[kKeys / 2], const MaskBits<kKeys>& bits,
+                                               int tile) {
     if constexpr (K::kTerms) {
       make_scores(s);
       release_k();
@@ -245,13 +307,14 @@ struct Consumer {
     float added[4];
     if constexpr (!K::kTerms) {
       rescale[0] = rescale[1] = 1.f;
-      const bool looked = softmax.unsettled();
+      const bool looked = kLooked || softmax.unsettled();
       if (looked) {
         softmax.raise(s, scale, rescale);
         scale = softmax.scaled_if_far(s, scale);
       }
       softmax.weigh(s, scale, added);
-      if (!looked && !softmax.fit(added)) {
+      if constexpr (kLooked) {
+      } else if (!looked && !softmax.fit(added)) {
         if (softmax.finite(added)) {
           softmax.lower(s, added, rescale);
         } else {
@@ -271,9 +334,10 @@ struct Consumer {
     softmax.add(added);
   }
 
-  __device__ __forceinline__ void pack(const float (&s)[K::kN / 2]) {
+  template <int kCount>
+  __device__ __forceinline__ void pack(const float (&s)[kCount]) {
 #pragma unroll
-    for (int i = 0; i < K::kN / 4; ++i) weights[i] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kCount / 2; ++i) weights[i] = ptx::pack<T>(s[2 * i], s[2 * i + 1]);
   }
 
   __device__ __forceinline__ void rescale_output() {

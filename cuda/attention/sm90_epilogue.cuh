@@ -209,7 +209,7 @@ struct Epilogue {
 
   // Where in the sequence key `key` of a listed tile stands.
   __device__ __forceinline__ i64 position(int entry, bool part, int key) const {
-    const i64 col = p.cols ? p.cols[entry] : entry;
+    const i64 col = Listed<K::kHalves>(p.cols ? p.cols[entry] : entry).col;
     if (!K::kPacked || !part) return col * K::kN + key;
     return static_cast<i64>(p.groups[col * K::kGroups + key / 8]) * 8 + key % 8;
   }

@@ -29,6 +29,13 @@ struct MaskBits {
     }
   }
 
+  // Those of the left or right half of a tile of twice as many columns.
+  __device__ __forceinline__ void load_half(u32 address, int half) {
+    static_assert(kN == 64, "a word for each of a lane's two rows");
+    const uint2 both = ptx::load_shared_8(address);
+    word[0] = (both.x >> 16 * half & 0xffff) | both.y >> 16 * half << 16;
+  }
+
   // Keeps columns below `limit` only; q is the lane's place in its quad.
   __device__ __forceinline__ void cut(int limit, int q) {
     const int kept = 2 * (limit / 8) + max(0, min(2, limit % 8 - 2 * q));  // of each row

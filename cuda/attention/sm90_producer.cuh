@@ -21,7 +21,8 @@ struct Producer {
     int group;  // of a packed tile, the group of 8 keys that this lane knows
     int batch, kv_head;
     bool part;
-    int clear;  // the first key whose value the length cuts off, or kN
+    int clear;    // the first key whose value the length cuts off, or kN
+    u32 without;  // see Listed
   };
 
   const Params& p;
@@ -93,14 +94,17 @@ struct Producer {
       const int mine = i + lane;
       const int entry = row.entry(mine);
       __syncwarp();
-      if (mine < row.tiles) ptx::store_shared_4(list + 4 * lane, column(entry));
+      if (mine < row.tiles)
+        ptx::store_shared_4(list + 4 * lane, static_cast<u32>(p.cols ? p.cols[entry] : entry));
       if (mine < row.parts)
         ptx::store_shared_4(list + K::kListBytes + 4 * lane, static_cast<u32>(p.bitmap_id[entry]));
       __syncwarp();
     }
     const u32 at = list + i % Row::kListed * 4;
     Tile found;
-    found.col = ptx::load_shared_4(at);
+    const Listed<K::kHalves> listed(ptx::load_shared_4(at));
+    found.col = listed.col;
+    found.without = listed.without;
     found.batch = row.batch;
     found.kv_head = row.head / p.heads_per_kv;
     found.part = i < row.parts;
@@ -109,10 +113,6 @@ struct Producer {
     if (K::kPacked && found.part && lane < K::kGroups)
       found.group = p.groups[static_cast<i64>(found.col) * K::kGroups + lane];
     return found;
-  }
-
-  __device__ __forceinline__ u32 column(int entry) const {
-    return static_cast<u32>(p.cols ? p.cols[entry] : entry);
   }
 
   __device__ __forceinline__ void load_q() {
@@ -143,6 +143,7 @@ struct Producer {
       store_places(buffer);
       __syncwarp();
     }
+    if (K::kHalves && leader) ptx::store_shared_4(K::places(smem, buffer), tile.without);
     if (leader) {
       const bool copied = tile.part && !whole;
       ptx::mbarrier_arrive_expect(full, K::kBytesK + (copied ? K::kBitmapBytes : 0));

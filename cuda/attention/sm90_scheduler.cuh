@@ -18,10 +18,10 @@ __device__ __forceinline__ i64 mask_number(const Params& p, int batch, int head)
   return p.mask_of ? p.mask_of[static_cast<i64>(batch) * p.mask_batch + head * p.mask_head] : 0;
 }
 
-// The query tile at a slot.
+// The query tile at a slot, and where its list is (Params::work).
 template <class Params>
-__device__ __forceinline__ int q_tile_at(const Params& p, i64 mask, int slot, int q_tiles) {
-  return p.order ? p.order[mask * q_tiles + slot] : slot;
+__device__ __forceinline__ uint4 work_at(const Params& p, i64 mask, int slot, int q_tiles) {
+  return p.work ? p.work[mask * q_tiles + slot] : make_uint4(slot, 0, 0, 0);
 }
 
 template <class K>
@@ -47,10 +47,10 @@ struct Scheduler {
       const Row row = more ? find(ticket, q_tiles) : Row{0, 0, 0, 0, -1};
       const bool listed = lane < row.tiles;
       const int entry = row.entry(lane);
-      const int col = listed ? column(entry) : 0;
+      const int tile = listed ? tile_at(entry) : 0;
       const int id = listed && lane < row.parts ? p.bitmap_id[entry] : 0;
       wait(K::empty(smem, K::kRowBarriers, buffer), position.empty(), kRowEmpty);
-      ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(col));
+      ptx::store_shared_4(K::list(smem, buffer) + 4 * lane, static_cast<u32>(tile));
       ptx::store_shared_4(K::list(smem, buffer) + K::kListBytes + 4 * lane, static_cast<u32>(id));
       if (lane == 0) row.store(K::row_info(smem, buffer));
       __syncwarp();
@@ -88,7 +88,8 @@ struct Scheduler {
     row.head = of_all % p.heads;
     row.poison = p.overflow != nullptr && *p.overflow != 0;
     const i64 mask = mask_number(p, row.batch, row.head);
-    row.q_tile = q_tile_at(p, mask, slot, q_tiles);
+    const uint4 work = work_at(p, mask, slot, q_tiles);
+    row.q_tile = work.x;
     row.partial = rest < 0 && p.splits > 1 ? ticket : -1;
 
     row.limit = K::kN;
@@ -99,13 +100,11 @@ struct Scheduler {
     const int reached = ceil_div(length, K::kN);  // key tiles
     int fulls = reached;
     row.last = reached - 1;
-    if (p.row_ptr != nullptr) {
-      const int* bounds = p.row_ptr + mask * (q_tiles + 1) + row.q_tile;
-      const int begin = p.full_ptr[mask * q_tiles + row.q_tile];
-      row.first = bounds[0];
-      row.parts = within_reach(row.first, begin, reached);
-      fulls = within_reach(begin, bounds[1], reached);
-      row.last = begin + fulls - 1;
+    if (p.work != nullptr) {
+      row.first = work.y;
+      row.parts = within_reach(work.y, work.z, reached);
+      fulls = within_reach(work.z, work.w, reached);
+      row.last = static_cast<int>(work.z) + fulls - 1;
     }
     row.tiles = row.parts + fulls;
     row.masked = row.parts;
@@ -140,14 +139,19 @@ struct Scheduler {
     row.parts = max(0, min(row.parts, end) - begin);
   }
 
-  __device__ __forceinline__ int column(int entry) const { return p.cols ? p.cols[entry] : entry; }
+  __device__ __forceinline__ int tile_at(int entry) const { return p.cols ? p.cols[entry] : entry; }
+  __device__ __forceinline__ int column(int entry) const {
+    return Listed<K::kHalves>(tile_at(entry)).col;
+  }
 
   // How many entries of an ascending list have keys below the length.
   __device__ __forceinline__ int within_reach(int begin, int end, int reached) const {
     if (p.kv_lengths == nullptr) return end - begin;
     int count = 0;
-    for (int i = begin; i < end; i += 32)
-      count += __popc(__ballot_sync(0xffffffff, i + lane < end && p.cols[i + lane] < reached));
+    for (int i = begin; i < end; i += 32) {
+      const bool within = i + lane < end && Listed<K::kHalves>(p.cols[i + lane]).col < reached;
+      count += __popc(__ballot_sync(0xffffffff, within));
+    }
     return count;
   }
 };

@@ -48,6 +48,17 @@ struct Row {
   }
 };
 
+// An entry of `cols`: its key tile and, if kHalves, above it bit 2 * g + h where the queries of
+// warpgroup g keep no key of half h.
+template <bool kHalves>
+struct Listed {
+  int col;
+  u32 without;
+
+  __device__ __forceinline__ explicit Listed(int entry)
+      : col(kHalves ? entry & 0xffffff : entry), without(kHalves ? entry >> 24 : 0) {}
+};
+
 // What a wait that took too long was for (Waiter).
 enum Wait { kRowFull = 1, kRowEmpty, kQFull, kQEmpty, kKFull, kKEmpty, kVFull, kVEmpty, kLanding };
 
@@ -66,13 +77,13 @@ struct Params {
   float* partial;
   // The masks' lists (stof_cupy/masks/schedule.py), those of the distinct masks one after
   // another.
-  const int* row_ptr;     // null: every key tile, unmasked
-  const int* full_ptr;    // where the tiles without a bitmap begin
-  const int* cols;        // key tile of each listed tile; a row of `groups` of a packed one
+  // Longest first: query tile, where its list begins, the tiles without a bitmap begin, and both
+  // end. Null: every key tile, unmasked.
+  const uint4* work;
+  const int* cols;  // key tile of each listed tile, see Listed; a row of `groups` of a packed one
   const int* bitmap_id;   // its bitmap; -1 for a packed tile that is kept whole
   const int* groups;      // (packed tiles, kN / 8), -1 where there is none
   const u32* bitmaps;     // in accumulator order
-  const int* order;       // query tiles, longest first
   const int* mask_of;     // the number of a batch and head's mask; null: number 0
   const int* kv_lengths;  // (batch,), or null: keys at and after it are masked
   const int* overflow;    // not null and not 0: the lists are cut off, and the answer is NaN
@@ -93,7 +104,7 @@ struct Params {
   int mask_batch, mask_head;  // strides of mask_of
   int batch, heads, heads_per_kv;
   int section;     // heads (of all batches) that are worked on at a time
-  int long_slots;  // query tiles of each head, in `order`, that come before,
+  int long_slots;  // query tiles of each head, the first of `work`, that come before,
   int splits;      // each in so many slices
   int seq_q, seq_k;
   int dim_qk, dim_v;
@@ -103,11 +114,12 @@ struct Params {
 };
 
 // `kBlocks` CTAs of `kWarpgroups` x 64 query rows share an SM; key tiles have kN columns. There are
-// kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before
-// full_ptr are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
-// products times a factor (element_scores.cuh).
+// kStages buffers for key and value tiles, and kQueries for query tiles. If kPacked, tiles before a
+// row's full ones are made of groups of 8 keys from anywhere. `Scores` says what scores are beside
+// products times a factor (element_scores.cuh). If kHalves, a warpgroup does without the halves of
+// tiles that its queries do not see.
 template <typename T_, int kDimQk_, int kDimV_, int kN_, int kWarpgroups_, int kStages_,
-          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, class Scores_>
+          int kQueries_, int kBlocks, bool kPacked_, bool kBounded_, bool kHalves_, class Scores_>
 struct Shape {
   using T = T_;
   using Params = sm90::Params<T>;
@@ -121,6 +133,7 @@ struct Shape {
   static constexpr int kQueries = kQueries_;
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kBounded = kBounded_;
+  static constexpr bool kHalves = kHalves_;
   static constexpr bool kTerms = Scores::kCount > 0;
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
@@ -141,6 +154,7 @@ struct Shape {
   // Whether the two products of a step run together, so that the weights of one tile are kept while
   // the scores of the next arise.
   static constexpr bool kOverlap = kRegistersOfTiles + 32 <= kRegisters;
+  static_assert(!kHalves || (kOverlap && kN == 128 && !kPacked && !kTerms), "where it is written");
   static_assert(kOverlap || kN / 2 + kDimV / 2 + 32 <= kRegisters, "32 for the rest");
 
   // Tiles lie as slabs of 64 columns, which is the 128 bytes that a swizzled box is wide. Of head
@@ -162,8 +176,8 @@ struct Shape {
   static constexpr int kMaskWords = (kN / 2 + 31) / 32;
   static constexpr int kBitmapBytes = kM / 16 * 32 * kMaskWords * 4;
 
-  // The first key of each 8 columns of a tile, where scores depend on it.
-  static constexpr int kPlaceBytes = kTerms ? 4 * kGroups : 0;
+  // The first key of each 8 columns of a tile, where scores depend on it; or which halves count.
+  static constexpr int kPlaceBytes = kTerms ? 4 * kGroups : kHalves ? 8 : 0;
 
   static constexpr int kRows = 3;  // one that ends, one in work, one ahead
   static constexpr int kQ = 0;

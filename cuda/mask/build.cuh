@@ -372,7 +372,8 @@ struct Build {
   }
 };
 
-// Ranks the rows of tiles of each mask, those that list most first and equal ones as they stand.
+// Ranks the rows of tiles of each mask, those that list most first and equal ones as they stand,
+// and puts down in that order which they are and where their lists are.
 struct Order {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 4;
@@ -380,7 +381,9 @@ struct Order {
 
   struct Params {
     const int* row_ptr;
+    const int* full_ptr;
     int* order;
+    uint4* work;  // row, and where its list begins, its full tiles begin, and both end
     int rows;
   };
 
@@ -400,7 +403,10 @@ struct Order {
       for (int i = 0; i < kThreads; ++i)
         rank += lengths[i] > own || (lengths[i] == own && first + i < row);
     }
-    if (row < p.rows) p.order[i64{mask} * p.rows + rank] = row;
+    if (row >= p.rows) return;
+    const i64 first = i64{mask} * p.rows, at = first + rank;
+    p.order[at] = row;
+    p.work[at] = make_uint4(row, row_ptr[row], p.full_ptr[first + row], row_ptr[row + 1]);
   }
 };
 

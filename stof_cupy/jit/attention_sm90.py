@@ -24,7 +24,7 @@ SM90_DIMS = (64, 96, 128, 192, 256)
 
 _SMEM_PER_BLOCK, _SMEM_PER_SM = 232448, 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
-_VARIANTS = ("packed", "bounded")
+_VARIANTS = ("packed", "bounded", "halves")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
 # To make scores by more than the scale, of places too; what ptxas 13.5 needs not to spill.
 _REGISTERS_OF_SOFTCAP, _REGISTERS_OF_PLACES = 40, 64
@@ -72,6 +72,9 @@ class Sm90Config:
         Whether keys are taken from anywhere in groups of 8, for schedules that are packed.
     bounded : bool
         Whether waits that take a second are reported and end in a fault: for finding hangs.
+    halves : bool
+        Whether 64 queries do without the half of a tile, or the tile, of which they keep nothing;
+        of 128 keys.
     scores : tuple of str
         Stages of ``cuda/attention/element_scores.cuh`` that make scores; none: the scale alone.
     """
@@ -85,6 +88,7 @@ class Sm90Config:
     blocks: int = 1
     packed: bool = False
     bounded: bool = False
+    halves: bool = False
     scores: tuple[str, ...] = ()
 
     @property
@@ -104,7 +108,7 @@ class Sm90Config:
         queries = self.queries * max(slabs_qk, slabs_v) * self.m * 128
         tiles = (slabs_qk + slabs_v) * self.n * 128
         bitmap = self.m // 16 * 32 * 4 * -(-self.n // 64)
-        places = self.n // 2 if self.scores else 0
+        places = self.n // 2 if self.scores else 8 if self.halves else 0
         barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 1
         stages = self.stages * (tiles + bitmap + places)
         return queries + stages + _ROWS * _ROW_BYTES + 8 * barriers
@@ -130,7 +134,7 @@ class Sm90Config:
     def roomy(self, scores: tuple[str, ...]) -> Sm90Config:
         """Return a configuration like this one with registers to make scores, if there is one."""
         groups = min(self.warpgroups, 2)
-        like = replace(self, warpgroups=groups, blocks=3 - groups, scores=scores)
+        like = replace(self, warpgroups=groups, blocks=3 - groups, halves=False, scores=scores)
         return like if like.fault() is None else replace(like, n=min(self.n, 64))
 
     def fault(self) -> str | None:
@@ -154,6 +158,8 @@ class Sm90Config:
         fewest = 2 if self.warpgroups == 1 else 1
         if not fewest <= self.blocks <= 3:
             return mismatch("blocks", self.blocks, f"{fewest} to 3")
+        if self.halves and (self.n != 128 or self.packed or self.scores or not self.overlaps):
+            return mismatch("halves", self, "128 keys, both products together, nothing beside")
         wrong = self._registers_fault()
         if wrong is not None:
             return wrong
@@ -211,8 +217,8 @@ SM90_CONFIGS = (
 _T = {"float16": "f16", "bfloat16": "bf16"}
 _MAPS = tuple(f"map_{name}" for name in ("q", "k", "v", "out", "k_group", "v_group"))
 _POINTERS = (
-    *("q", "k", "v", "out", "lse", "partial", "row_ptr", "full_ptr", "cols", "bitmap_id"),
-    *("groups", "bitmaps", "order", "mask_of", "kv_lengths", "overflow"),
+    *("q", "k", "v", "out", "lse", "partial", "work", "cols", "bitmap_id"),
+    *("groups", "bitmaps", "mask_of", "kv_lengths", "overflow"),
     *("bias", "alibi", "relative", "sinks", "query_at", "key_at", "counter", "report"),
 )
 _STRIDES = (
@@ -258,7 +264,7 @@ def attention_sm90(dtype: str, config: Sm90Config) -> KernelSpec:
         smem_bytes=config.smem_bytes,
         arch="90a",
         waits=True,
-        prelude=wgmma(t, (config.n, config.dim_v)),
+        prelude=wgmma(t, (config.n, config.dim_v, *([config.n // 2] if config.halves else []))),
     )
 
 

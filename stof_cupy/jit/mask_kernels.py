@@ -148,7 +148,10 @@ def mask_order() -> KernelSpec:
         name="mask_order",
         header="mask/build.cuh",
         type="stof::mask::Order",
-        params=(("row_ptr", "u8"), ("order", "u8"), ("rows", "i4")),
+        params=(
+            *((name, "u8") for name in ("row_ptr", "full_ptr", "order", "work")),
+            ("rows", "i4"),
+        ),
         threads=_THREADS,
         smem_bytes=4 * _THREADS,
     )

@@ -29,6 +29,7 @@ from stof_cupy.masks.block_patterns import bigbird, bigbird_hf, blocks
 from stof_cupy.masks.bsr import BsrMask, as_mask
 from stof_cupy.masks.dense import dense
 from stof_cupy.masks.device.mask import DeviceMask
+from stof_cupy.masks.device_schedule import DeviceSchedule
 from stof_cupy.masks.drawing import plot, save_plot
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.mask_stack import MaskStack
@@ -45,7 +46,7 @@ from stof_cupy.masks.patterns import (
     sliding_window,
 )
 from stof_cupy.masks.predicates import predicate
-from stof_cupy.masks.schedule import DeviceSchedule, Schedule, ScheduleStats
+from stof_cupy.masks.schedule import Schedule, ScheduleStats
 from stof_cupy.masks.scores import score_blocks
 from stof_cupy.masks.sparse_patterns import (
     fixed,

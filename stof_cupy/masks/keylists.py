@@ -11,7 +11,7 @@ import numpy as np
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.masks.convert import to_csr
-from stof_cupy.masks.schedule import mask_strides
+from stof_cupy.masks.device_schedule import mask_strides
 from stof_cupy.masks.tiles import Int32s, Tiles
 
 __all__ = ["LONG", "MOST", "DeviceKeyLists", "KeyLists"]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.masks.bitmap import Words, unpack_bits
 
-__all__ = ["GROUP", "LIMIT", "accumulator_words", "check_tile"]
+__all__ = ["GROUP", "LIMIT", "accumulator_words", "check_tile", "unneeded_halves"]
 
 GROUP = 8
 """Rows and columns of the inner tiles that larger tiles are made of."""
@@ -86,3 +86,32 @@ def accumulator_words(bitmaps: Words) -> NDArray[np.uint32]:
         packed = np.packbits(padded, axis=-1, bitorder="little")
         result[at : at + step] = packed.view("<u4")
     return result
+
+
+def unneeded_halves(words: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return which halves of tiles of 128 keys are empty for 64 rows each.
+
+    Parameters
+    ----------
+    words : uint32 array (count, m / 16, 32, 2)
+        Of `accumulator_words`; m a multiple of 64.
+
+    Returns
+    -------
+    int64 array (count,)
+        Bit ``2 * g + h`` is 1 if rows ``64 * g`` to ``64 * g + 63`` have no bit in half ``h``.
+
+    Examples
+    --------
+    >>> tile = np.zeros((1, 16, 16), np.uint64)
+    >>> tile[0, 8:, 0] = 1  # in the first of 128 rows, right half
+    >>> unneeded_halves(accumulator_words(tile))
+    array([13])
+    """
+    groups = words.shape[1] // 4
+    kept = np.bitwise_or.reduce(words.reshape(len(words), groups, 4 * 32 * 2), axis=-1)
+    both = np.stack([kept & 0xFFFF, kept >> 16], axis=-1)  # a word has half of a lane's columns
+    empty: NDArray[np.int64] = (both == 0).reshape(len(words), 2 * groups) @ (
+        1 << np.arange(2 * groups, dtype=np.int64)
+    )
+    return empty

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.bitmap import TILE
-from stof_cupy.masks.layout import accumulator_words, check_tile
+from stof_cupy.masks.device_schedule import DeviceSchedule, mask_strides
+from stof_cupy.masks.layout import accumulator_words, check_tile, unneeded_halves
 from stof_cupy.masks.retile import retile
 from stof_cupy.masks.tiles import Int32s, Int64s, Tiles
 from stof_cupy.masks.worklists import WorkLists, joined, listed
 
-__all__ = ["DeviceSchedule", "Layout", "Schedule", "ScheduleStats", "mask_strides"]
+__all__ = ["Layout", "Schedule", "ScheduleStats"]
 
 Layout = Literal["words", "accumulator"]
 """Bit order of a schedule's bitmaps, see `Schedule`."""
@@ -47,47 +48,6 @@ class ScheduleStats:
     part: int
     waste: float
     longest: int
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceSchedule:
-    """The arrays of a `Schedule` as CuPy arrays of one device.
-
-    Built on the device, there may be more room in them than is listed.
-
-    Attributes
-    ----------
-    row_ptr, full_ptr, cols, bitmap_id, bitmaps, order, mask_of : cupy.ndarray
-        As in `Schedule`.
-    groups : cupy.ndarray or None
-        As in `Schedule`.
-    overflow : int32 cupy.ndarray (1,) or None
-        Not 0: the lists are cut off because they did not fit; kernels answer with NaN.
-    """
-
-    row_ptr: Any
-    full_ptr: Any
-    cols: Any
-    bitmap_id: Any
-    bitmaps: Any
-    order: Any
-    mask_of: Any
-    groups: Any
-    overflow: Any = None
-
-    def on_device(self) -> DeviceSchedule:
-        """Return itself, as `Schedule.on_device` does for a schedule of the CPU."""
-        return self
-
-    def mask_strides(self, batch: int, heads: int) -> tuple[int, int]:
-        """Return the strides of `mask_of`, see `Schedule.mask_strides`."""
-        return mask_strides(self.mask_of.shape, batch, heads)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        arrays = (getattr(self, each.name) for each in fields(self))
-        return sum(int(array.nbytes) for array in arrays if array is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +174,33 @@ class Schedule:
         )
 
     @cached_property
+    def work(self) -> Int32s:
+        """In `order`, all that is to know of a row, int32 ``([masks,] query tiles, 4)``.
+
+        Query tile, and where its list begins, its full tiles begin and both end: for a kernel to
+        read at once.
+        """
+        at = self.order.astype(np.int64)
+        begin, full, end = (
+            np.take_along_axis(x, at, axis=-1)
+            for x in (self.row_ptr[..., :-1], self.full_ptr, self.row_ptr[..., 1:])
+        )
+        return _settled(np.stack([self.order, begin, full, end], axis=-1))
+
+    @cached_property
+    def halves(self) -> Int32s | None:
+        """`cols`, and which halves of the tiles 64 queries do not need; of tiles of 128 keys alone.
+
+        From bit 24 on of an int32 ``(tiles,)``: bit ``2 * g + h`` if queries ``64 * g`` to
+        ``64 * g + 63`` of the tile keep none of the keys of half ``h``.
+        """
+        m, n = self.tile
+        if self.layout != "accumulator" or n != 128 or m % 64 or m > 192 or self.groups is not None:
+            return None
+        without = np.append(unneeded_halves(self.bitmaps), 0)  # the last one: without a bitmap
+        return _settled(self.cols + (without[self.bitmap_id] << 24))
+
+    @cached_property
     def lengths(self) -> Int64s:
         """Key tiles of each place in `order`; of several masks, of the one that lists most."""
         lengths = np.atleast_2d(np.diff(self.row_ptr, axis=-1))
@@ -257,14 +244,6 @@ class Schedule:
 
 
 _ARRAYS = tuple(each.name for each in fields(DeviceSchedule) if each.name != "overflow")
-
-
-def mask_strides(lead: tuple[int, ...], batch: int, heads: int) -> tuple[int, int]:
-    """Return the strides of an array of masks' numbers, see `Schedule.mask_strides`."""
-    if not all(got in (1, size) for got, size in zip(lead, (batch, heads), strict=True)):
-        hint = "leading axes are (batch, heads), 1 where one mask serves all"
-        raise ShapeError(mismatch("mask", f"leading axes {lead}", (batch, heads), hint))
-    return (0 if lead[0] == 1 else lead[1]), (0 if lead[1] == 1 else 1)
 
 
 def _settled(array: NDArray[Any]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from stof_cupy.dtypes import dtype_name
 from stof_cupy.jit.attention_kernels import ScoreKind
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.masks.device.built import BuiltMask
-from stof_cupy.masks.schedule import mask_strides
+from stof_cupy.masks.device_schedule import mask_strides
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops._arrays import Array, is_cupy, pointer
 from stof_cupy.ops.attention_args import Problem, Scores

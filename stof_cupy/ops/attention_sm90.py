@@ -194,7 +194,7 @@ def shapes(case: Case) -> Iterator[Sm90Config]:
     for shape in dict.fromkeys(found):
         yield shape
         if _scattered(shape, case):
-            packed = replace(shape, packed=True)
+            packed = replace(shape, packed=True, halves=False)
             if packed.fault() is None:
                 yield packed
 

@@ -100,15 +100,20 @@ class Job:
         return self
 
 
-def ranked(row_ptr: np.ndarray) -> np.ndarray:
-    """Run the kernel that orders the rows of each mask, `row_ptr` int32 ``(masks, rows + 1)``."""
+def ranked(row_ptr: np.ndarray, full_ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Run the kernel that orders the rows of each mask, `row_ptr` int32 ``(masks, rows + 1)``.
+
+    Returns `order` and `work` as in a schedule.
+    """
     memory, spec = Memory(), mask_order()
     masks, rows = row_ptr.shape[0], row_ptr.shape[1] - 1
     order = memory.array((masks, rows), np.int32)
-    addresses = {"row_ptr": row_ptr.ctypes.data, "order": order.ctypes.data}
+    work = memory.array((masks, rows, 4), np.int32)
+    arrays = {"row_ptr": row_ptr, "full_ptr": full_ptr, "order": order, "work": work}
+    addresses = {name: array.ctypes.data for name, array in arrays.items()}
     on_host.launch(spec, (masks * -(-rows // spec.threads), 1), rows=rows, **addresses)
     memory.check()
-    return order
+    return order, work
 
 
 def reference(masks: Sequence[BsrMask], tile: tuple[int, int], layout: Layout) -> Schedule:
@@ -149,9 +154,11 @@ def check(job: Job, lists: Schedule) -> None:
     assert untouched(job.bitmaps[len(written) :])
 
     order = np.argsort(-np.diff(row_ptr), axis=-1, kind="stable")
-    np.testing.assert_array_equal(ranked(job.row_ptr), order)
+    found, work = ranked(job.row_ptr, job.full_ptr)
+    np.testing.assert_array_equal(found, order)
     if not overflow:
         np.testing.assert_array_equal(order, lists.order.reshape(order.shape))
+        np.testing.assert_array_equal(work, lists.work.reshape(work.shape))
     done = progress(ALL_OF, *(np.cumsum(each, dtype=np.uint64) for each in counts(lists)))
     np.testing.assert_array_equal(job.progress, np.append(done, np.uint64(len(done))))
 

@@ -347,5 +347,10 @@ def test_the_longest_rows_come_first(rows: int, longest: int) -> None:
     lengths = np.random.default_rng(rows).integers(0, longest + 1, (3, rows))
     row_ptr = np.zeros((3, rows + 1), np.int32)
     np.cumsum(lengths, axis=1, out=row_ptr[:, 1:])
-    expected = np.argsort(-lengths, axis=1, kind="stable")
-    np.testing.assert_array_equal(ranked(row_ptr), expected)
+    full_ptr = row_ptr[:, :-1] + lengths // 2
+    order, work = ranked(row_ptr, full_ptr.astype(np.int32))
+    np.testing.assert_array_equal(order, np.argsort(-lengths, axis=1, kind="stable"))
+    for mask, row in np.ndindex(order.shape):
+        tile = order[mask, row]
+        expected = tile, row_ptr[mask, tile], full_ptr[mask, tile], row_ptr[mask, tile + 1]
+        assert tuple(work[mask, row]) == expected

@@ -104,6 +104,9 @@ def rebuilt(schedule: Schedule, number: int | None = None) -> np.ndarray:
     """The mask that a kernel would see by the lists; what it visits twice is an error."""
     (m, n), (queries, keys) = schedule.tile, schedule.shape
     row_ptr, full_ptr, order = lists_of(schedule, number)
+    assert schedule.work[() if number is None else number].tolist() == [
+        [row, row_ptr[row], full_ptr[row], row_ptr[row + 1]] for row in order
+    ]
     seen = np.zeros((-(-queries // m) * m, -(-keys // n) * n + 8), np.int64)
     lengths = np.diff(row_ptr)
     assert order.tolist() == sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
@@ -238,7 +241,7 @@ def test_on_device() -> None:
         thread.join()
     device = schedule.on_device()
     assert len(found) == 4 and all(other is device for other in found)
-    for name in ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "order", "mask_of"):
+    for name in ("row_ptr", "full_ptr", "cols", "bitmap_id", "bitmaps", "order", "work", "mask_of"):
         array = getattr(device, name)
         assert isinstance(array, cupy.ndarray) and array.dtype == getattr(schedule, name).dtype
         np.testing.assert_array_equal(array.get(), getattr(schedule, name))
@@ -316,3 +319,32 @@ def test_the_upload_is_not_in_the_memory_pool() -> None:
     device = schedule.on_device()
     assert pool.used_bytes() <= before
     assert device.cols.nbytes == schedule.cols.nbytes
+
+
+@pytest.mark.parametrize("m", (64, 128, 192))
+def test_halves_that_64_queries_do_not_need(m: int) -> None:
+    keep = np.random.default_rng(m).random((8, 9)) < 0.5
+    dense = np.kron(keep, np.ones((64, 64), bool))[:470, :530]
+    dense &= np.random.default_rng(0).random(dense.shape) < 0.9
+    lists = BsrMask(dense).schedule((m, 128), layout="accumulator")
+    assert lists.halves is not None
+    padded = np.zeros((1000, 1000), bool)
+    padded[:470, :530] = dense
+    found = set()
+    for row, (begin, end) in enumerate(zip(lists.row_ptr, lists.row_ptr[1:], strict=False)):
+        for entry in lists.halves[begin:end].tolist():
+            col = entry & 0xFFFFFF
+            tile = padded[row * m :, col * 128 :][:m, :128].reshape(m // 64, 64, 2, 64)
+            without = ~tile.any(axis=(1, 3))
+            assert entry >> 24 == (without.ravel() << np.arange(m // 32)).sum()
+            found.add(entry >> 24)
+    assert len(found) > 2
+    for tile, layout in (
+        ((m, 64), "accumulator"),
+        ((m, 128), "words"),
+        ((256, 128), "accumulator"),
+    ):
+        assert BsrMask(dense).schedule(tile, layout=layout).halves is None
+    assert BsrMask(dense).schedule((m, 128), layout="accumulator", packed=True).halves is None
+    empty = BsrMask(np.zeros((64, 128), bool)).schedule((m, 128), layout="accumulator")
+    assert empty.halves is not None and empty.halves.size == 0

@@ -15,13 +15,14 @@ from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, SM90_DIMS, Sm90Config, sm90_dim
 from stof_cupy.masks import MaskStack
 from stof_cupy.ops import attention_candidates, attention_cuda, attention_sm90, reference
-from stof_cupy.ops.attention_args import Scores, validate
+from stof_cupy.ops.attention_args import Problem, Scores, validate
 from stof_cupy.ops.attention_candidates import candidates
 from stof_cupy.ops.attention_demand import Given
 from stof_cupy.ops.attention_fields import Args, kind_of
 from stof_cupy.ops.attention_model import choose, explain, predict
 from stof_cupy.ops.attention_rowwise import stages
 from stof_cupy.ops.attention_sm90 import Config, legal, shapes
+from stof_cupy.ops.attention_sm90_launches import _order
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.ops import forced, fuzz_case, fuzz_check, gpus
 from tests.ops.on_hopper import attend
@@ -33,6 +34,8 @@ ODD = Sm90Config(128, 64, n=112, warpgroups=2, queries=1)
 HALF_SLAB = Sm90Config(96, 96, n=80, warpgroups=2, stages=3, queries=1)
 THREE = Sm90Config(64, 64, n=128, warpgroups=3)
 PACKED = Sm90Config(64, 64, n=64, warpgroups=2, packed=True)
+HALVES = Sm90Config(64, 64, n=128, warpgroups=2, halves=True)
+THREE_HALVES = replace(THREE, halves=True)
 IN_SEQUENCE = Sm90Config(64, 64, n=64, warpgroups=2, blocks=2)
 WIDE = Sm90Config(64, 192, n=64, warpgroups=2, queries=1)
 
@@ -138,13 +141,16 @@ def run_on_cpu(
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, replace(WIDE, queries=2)],
+    [
+        *(SMALL, ODD, HALF_SLAB, THREE, IN_SEQUENCE, WIDE, replace(WIDE, queries=2)),
+        *(HALVES, THREE_HALVES, Sm90Config(128, 128, n=128, warpgroups=2, halves=True)),
+    ],
     ids=lambda c: c.name,
 )
 @pytest.mark.parametrize("seed", range(8))
 def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
     case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 128, 200))
-    how = {"ctas": 1 + seed % 4, "section": 1 + seed % 3, "long_slots": seed % 5}
+    how = {"ctas": 1 + seed % 4, "section": seed % 4, "long_slots": seed % 5}
     compare(case, *run_on_cpu(config, case, **how, seed=seed))
 
 
@@ -160,7 +166,7 @@ def test_the_code_with_packed_keys(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, ODD, THREE, IN_SEQUENCE, WIDE, PACKED], ids=lambda c: c.name
+    "config", [SMALL, ODD, THREE, IN_SEQUENCE, WIDE, PACKED, HALVES], ids=lambda c: c.name
 )
 @pytest.mark.parametrize("step", [3.0, 60.0])
 def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> None:
@@ -176,15 +182,45 @@ def test_scores_that_rise_from_tile_to_tile(config: Sm90Config, step: float) -> 
             compare(case, *run_on_cpu(config, case))
 
 
-@pytest.mark.parametrize("config", [SMALL, PACKED], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, PACKED, HALVES], ids=lambda c: c.name)
 def test_lists_of_more_tiles_than_come_with_a_row(config: Sm90Config) -> None:
     g = rng(5)
     keys = 64 * 70 - 11
     q, k, v = (random_array(g, (1, 1, s, 64), "bfloat16") for s in (60, keys, keys))
     whole = np.repeat(g.random(70) < 0.5, 64)[:keys]
-    mixed = (g.random((60, keys)) < 0.1) & (np.arange(keys) < 3000)
+    mixed = (g.random((60, keys)) < 0.1) & (np.arange(keys) < 3000 if config.n == 64 else True)
+    mixed &= np.repeat(g.random(70) < 0.7, 64)[:keys]
     case = Case(q, k, v, masks.BsrMask(whole | mixed))
     compare(case, *run_on_cpu(config, case))
+
+
+@pytest.mark.parametrize("config", [HALVES, THREE_HALVES], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "kind", ["band", "causal band", "blocks", "documents", "first keys", "built"]
+)
+def test_halves_of_tiles(config: Sm90Config, kind: str) -> None:
+    """Of every kind, at a row's begin, middle and end."""
+    g = rng(len(kind))
+    seq = 700
+    q, k, v = (random_array(g, (1, 2, seq, 64), "bfloat16") for _ in range(3))
+    at = np.arange(seq)
+    away = at - at[:, None]
+    mask = {
+        "band": abs(away) <= 190,
+        "causal band": (away <= 0) & (away > -100),
+        "blocks": np.kron(g.random((11, 11)) < 0.3, np.ones((64, 64), bool))[:seq, :seq],
+        "documents": (away <= 0) & (at // 150 == at[:, None] // 150),
+        "first keys": (at < 20) | (away == 0),
+        "built": abs(away) <= 100,
+    }[kind]
+    case = Case(q, k, v, masks.BsrMask(mask))
+    lists = case.mask.schedule((config.m, config.n), layout="accumulator")
+    halves = lists.halves >> 24
+    assert halves.any() and np.array_equal(lists.halves & 0xFFFFFF, lists.cols)
+    if kind == "built":  # of these nothing is known
+        lists.__dict__["halves"] = None
+    for how in ({"ctas": 1}, {"ctas": 5, "long_slots": 2, "splits": 3, "seed": 1}):
+        compare(case, *run_on_cpu(config, case, **how))
 
 
 def test_the_code_in_float16() -> None:
@@ -204,7 +240,7 @@ def test_the_code_on_views(layout: str) -> None:
     assert np.isnan(out.base.astype(np.float32)).sum() == out.base.size - out.size
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, IN_SEQUENCE], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, IN_SEQUENCE, HALVES], ids=lambda c: c.name)
 def test_what_the_code_does_with_values_that_do_not_count(config: Sm90Config) -> None:
     """Rows that keep a key see its NaN, others do not, though a weight of 0 makes NaN of it too."""
     g = rng(4)
@@ -237,7 +273,7 @@ def test_what_the_code_does_beyond_the_lengths(mask: str, keys: int) -> None:
         "random": masks.BsrMask(g.random((150, 150)) < 0.3),
     }[mask]
     case = Case(q, k, v, chosen, None, lengths)
-    for config in (SMALL, ODD):
+    for config in (SMALL, ODD, HALVES):
         compare(case, *run_on_cpu(config, case))
 
 
@@ -270,7 +306,7 @@ def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads() -> None:
 # ---------------------------------------------------------------- slices
 
 
-@pytest.mark.parametrize("config", [SMALL, ODD, THREE], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [SMALL, ODD, THREE, HALVES], ids=lambda c: c.name)
 @pytest.mark.parametrize("seed", range(6))
 def test_lists_in_slices(config: Sm90Config, seed: int) -> None:
     """Of all query tiles or some, more slices than tiles among them, lengths, and empty rows."""
@@ -393,6 +429,8 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"scores": ("Alibi", "Relative"), "n": 64}, "scores"),
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
+        ({"halves": True, "n": 112}, "halves"),
+        ({"halves": True, "packed": True}, "halves"),
         ({"blocks": 2}, "registers|shared memory"),
         ({"dim_v": 80}, "head dims"),
         ({"warpgroups": 4}, "warpgroups"),
@@ -547,6 +585,34 @@ def test_what_is_long_and_what_is_cut() -> None:
     assert max(each.splits for each in attention_sm90.configs(decode)) >= 16
 
 
+@pytest.mark.parametrize("kv_heads", [32, 8, 1])
+@pytest.mark.parametrize("seq", [512, 2048, 8192, 32768])
+def test_a_section_stays_in_l2(seq: int, kv_heads: int) -> None:
+    """Or is what shares its keys; and what all heads need together is one section."""
+    problem = Problem("float16", 4, 32, kv_heads, seq, seq, 128, 128)
+    group = 32 // kv_heads
+    touched = 2 * 256 * seq * (1 + group)  # by heads that share keys
+    for l2_bytes in (4 << 20, 50 << 20, 10**12):
+        first, section = _order(Config(BIG, 3), problem, None, 132, l2_bytes)
+        assert first == 3 and section % group == 0
+        assert section == group or section / group * touched < l2_bytes
+        assert section == 128 or section / group * touched > l2_bytes / 4 - touched
+    assert section == 128
+
+
+def test_a_section_is_larger_or_long_lists_come_first_where_they_would_end_last() -> None:
+    problem, l2_bytes = Problem("float16", 16, 12, 12, 2048, 2048, 64, 64), 50 << 20
+
+    def of(longest: int, others: int, long_slots: int = 1, splits: int = 1) -> tuple[int, int]:
+        lengths = np.array([longest] + 31 * [others])
+        return _order(Config(SMALL, long_slots, splits), problem, lengths, 396, l2_bytes)
+
+    assert of(8, 8) == (0, 28) and of(32, 9) == (0, 39)
+    assert of(320, 9) == (1, 28)  # it alone takes longer than what 66 heads have beside
+    assert of(32, 9, 1, 2) == (1, 28)  # what is cut comes first
+    assert of(320, 9, 0) == (0, 66) and of(0, 0) == (0, 28)
+
+
 # ---------------------------------------------------------------- the kernel, on a GPU
 
 
@@ -581,7 +647,15 @@ def run_on_gpu(
 
 
 def configs(dtype: str) -> list[Any]:
-    extra = (ODD, HALF_SLAB, WIDE, replace(BIG, bounded=True))  # packed ones take no lengths
+    halves = [replace(config, halves=True) for config in SM90_CONFIGS]
+    halves = [config for config in halves if config.fault() is None]
+    extra = (
+        ODD,
+        HALF_SLAB,
+        WIDE,
+        replace(BIG, bounded=True),
+        *halves,
+    )  # packed ones take no lengths
     return [pytest.param(c, dtype, id=f"{c.name}-{dtype}") for c in (*SM90_CONFIGS, *extra)]
 
 
@@ -609,7 +683,9 @@ def test_head_dims(hopper: Any, dim: int, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [*SM90_CONFIGS, replace(BIG, halves=True), THREE_HALVES], ids=lambda c: c.name
+)
 def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
     g = rng(7)
     dims = config.dim_qk, config.dim_qk, config.dim_v
@@ -632,7 +708,9 @@ def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [*SM90_CONFIGS, replace(BIG, halves=True), THREE_HALVES], ids=lambda c: c.name
+)
 def test_many_rows_for_each_cta(hopper: Any, config: Sm90Config) -> None:
     """Thousands of rows, some of them empty: buffers and phases go round many times."""
     g = rng(8)

@@ -14,10 +14,11 @@ from stof_cupy.masks.bsr import BsrMask
 from stof_cupy.masks.device.lists import Lists
 from stof_cupy.masks.device.lowering import program_of
 from stof_cupy.masks.device.mask import DeviceMask, stated
+from stof_cupy.masks.device_schedule import DeviceSchedule
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.layout import check_tile
 from stof_cupy.masks.mask_stack import MaskStack
-from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.schedule import Layout
 from stof_cupy.masks.tiles import FULL, assemble, grid
 
 __all__ = ["BuiltMask", "UploadedMask", "built"]

@@ -14,8 +14,9 @@ from stof_cupy.jit.launch import kernel
 from stof_cupy.jit.mask_kernels import MASK_COLUMNS, mask_build, mask_order
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.device.program import Program
+from stof_cupy.masks.device_schedule import DeviceSchedule
 from stof_cupy.masks.layout import check_tile
-from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.schedule import Layout
 from stof_cupy.masks.tiles import check_count
 
 __all__ = ["Lists"]
@@ -70,7 +71,8 @@ class Lists:
         self._build = kernel(mask_build(self._tile, layout == "accumulator", *formulas), device)
         self._order = kernel(mask_order(), device)
         every = masks * self._rows
-        small = _Memory(8 * (every + 1) + 4 * (4 + 3 * every + 2 * masks))
+        small = _Memory(16 * every + 8 * (every + 1) + 4 * (4 + 3 * every + 2 * masks))
+        work = small.reserve((masks, self._rows, 4), np.int32)  # read 16 bytes at a time
         progress = small.reserve((every + 1,), np.uint64)
         self._totals = small.reserve((4,), np.int32)  # tiles, bitmaps, overflow
         row_ptr = small.reserve((masks, self._rows + 1), np.int32)
@@ -105,7 +107,11 @@ class Lists:
         addresses = columns.address, bitmap_id.address, bitmaps.address
         self._packed = self._params(capacity, *addresses)
         self._order_packed = self._order.pack(
-            row_ptr=row_ptr.address, order=order.address, rows=self._rows
+            row_ptr=row_ptr.address,
+            full_ptr=full_ptr.address,
+            order=order.address,
+            work=work.address,
+            rows=self._rows,
         )
         self._reserved = {
             "row_ptr": row_ptr,
@@ -114,6 +120,7 @@ class Lists:
             "bitmap_id": bitmap_id,
             "bitmaps": bitmaps,
             "order": order,
+            "work": work,
             "mask_of": mask_of,
         }
         self.nbytes = small.size + large.size

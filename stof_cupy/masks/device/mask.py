@@ -10,8 +10,9 @@ from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.check import at_least
 from stof_cupy.masks.device import on_cuda
 from stof_cupy.masks.device.leaf import StoredOnDevice
+from stof_cupy.masks.device_schedule import DeviceSchedule
 from stof_cupy.masks.expression import Pattern
-from stof_cupy.masks.schedule import DeviceSchedule, Layout
+from stof_cupy.masks.schedule import Layout
 from stof_cupy.masks.tiles import check_count
 
 __all__ = ["DeviceMask", "stated"]
