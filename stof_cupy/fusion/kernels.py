@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stof_cupy.fusion import products
+from stof_cupy.fusion import pairs, products
 from stof_cupy.fusion.chain import ROWS
 from stof_cupy.fusion.cost import Machine, seconds, work
 from stof_cupy.graph import Node
@@ -223,6 +223,7 @@ KERNELS = (
         _product_and_norm_seconds,
         _build_product_and_norm,
     ),
+    Kernel("gemm and gemm", ("cuda",), pairs.is_pair, pairs.settings, pairs.predicted, pairs.build),
     Kernel("blocks of rows", ("numpy",), _by_rows, _row_settings, _row_seconds, _build_rows),
 )
 """In order: the first that fits is taken."""

@@ -134,7 +134,7 @@ def test_what_is_left_of_a_segment() -> None:
 def test_a_segment_without_a_kernel_is_refused() -> None:
     chain = Chain(paper_stack(1))
     spans = Scheme.from_bits(FIGURE_7).spans()
-    with pytest.raises(UnsupportedError, match=r"segment: got gemm \+ gemm, .* cuda"):
+    with pytest.raises(UnsupportedError, match=r"segment: got add \+ layer_norm, .* cuda"):
         lower(chain, spans, [()] * len(spans), "cuda")
 
 

@@ -269,7 +269,7 @@ def hopper() -> Any:
     return cupy
 
 
-def _upload(cupy: Any, x: Any) -> Any:
+def upload(cupy: Any, x: Any) -> Any:
     """Return an array on the GPU with the strides of one of the CPU, and what lies between."""
     if x is None:
         return None
@@ -281,7 +281,7 @@ def _upload(cupy: Any, x: Any) -> Any:
 
 def run_on_gpu(cupy: Any, plan: Plan, case: Case) -> Any:
     a, b, bias, residual, out = (
-        _upload(cupy, x) for x in (case.a, case.b, case.bias, case.residual, case.out)
+        upload(cupy, x) for x in (case.a, case.b, case.bias, case.residual, case.out)
     )
     how = {"bias": bias, "residual": residual, "scale": case.scale}
     run = module.prepare(plan, case.problem, a, b, out, **how)
@@ -377,7 +377,7 @@ def test_what_the_kernel_refuses(hopper: Any) -> None:
 def test_captured_launches_run_again(hopper: Any) -> None:
     for config in (PAIR, FEW):
         case = Case.draw(3, Problem("bfloat16", 16, 264, 512))
-        a, b, out = (_upload(hopper, x) for x in (case.a, case.b, case.out))
+        a, b, out = (upload(hopper, x) for x in (case.a, case.b, case.out))
         run = module.prepare(Plan(config, 4 if config.split else 1), case.problem, a, b, out)
         run()
         want = out.copy()
