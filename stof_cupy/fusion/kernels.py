@@ -159,8 +159,9 @@ def _build_rows(
 
 
 def _product_and_norm(nodes: Sequence[Node]) -> bool:
-    """Whether a cluster can hold whole rows; `gemm_layer_norm` knows, and has two kernels else."""
-    if [node.op for node in nodes] != ["gemm", "layer_norm"]:
+    """Whether a cluster can hold whole rows; `gemm_norm` knows, and has two kernels else."""
+    norms = (["gemm", "layer_norm"], ["gemm", "rms_norm"])
+    if [node.op for node in nodes] not in norms or nodes[1].inputs[0] is not nodes[0]:
         return False
     columns = nodes[0].shape[-1]
     plain = not dict(nodes[0].attrs)["gated"] and nodes[0].inputs[4] is None
@@ -184,7 +185,7 @@ def _product_seconds(
 def _build_product_and_norm(
     nodes: Sequence[Node], inputs: Sequence[Node], setting: Setting
 ) -> Callable[..., Array]:
-    from stof_cupy.ops.gemm_norm import gemm_layer_norm
+    from stof_cupy.ops.gemm_norm import gemm_layer_norm, gemm_rms_norm
 
     product, norm = nodes
     activation, eps = dict(product.attrs)["activation"], dict(norm.attrs)["eps"]
@@ -192,9 +193,10 @@ def _build_product_and_norm(
     def run(*arrays: Array, out: Array | None = None) -> Array:
         given: dict[Node | None, Array] = {None: None, **dict(zip(inputs, arrays, strict=True))}
         x, w, bias, residual, _ = (given[each] for each in product.inputs)
-        weight, shift = (given[each] for each in norm.inputs[1:])
-        epilogue = Epilogue(bias, activation, residual)
-        return gemm_layer_norm(x, w.T, weight, shift, eps=eps, epilogue=epilogue, out=out)
+        weights = [given[each] for each in norm.inputs[1:]]
+        how = {"eps": eps, "epilogue": Epilogue(bias, activation, residual), "out": out}
+        normed = gemm_rms_norm if norm.op == "rms_norm" else gemm_layer_norm
+        return normed(x, w.T, *weights, **how)
 
     return run
 
@@ -216,7 +218,7 @@ KERNELS = (
         _alone_seconds,
     ),
     Kernel(
-        "gemm and layer_norm",
+        "gemm and norm",
         ("cuda",),
         _product_and_norm,
         _no_settings,

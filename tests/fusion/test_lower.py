@@ -218,3 +218,18 @@ def test_the_kernel_of_product_and_norm(span: tuple[int, int]) -> None:
     got = kernel.build(nodes, inputs, ())(*arrays, out=out)
     assert got is out
     np.testing.assert_allclose(got, meaning.evaluate(graph, given)["result"], atol=1e-5)
+
+
+def test_the_kernel_of_product_and_rms_norm() -> None:
+    g = Graph("post-norm")
+    x = g.input("x", ("seq", WIDTH), "float")
+    y = g.gemm(x, constant(g, "w", WIDTH, WIDTH), constant(g, "b", WIDTH))
+    g.output("y", g.rms_norm(y, constant(g, "n", WIDTH), eps=1e-6))
+    nodes = lower_one(Chain(g), 0, 2)[1]
+    kernel = kernel_of(nodes, "cuda")
+    assert kernel is not None and kernel.name == "gemm and norm" and kernel.build is not None
+    inputs = (x, *nodes[0].inputs[1:3], nodes[1].inputs[1])
+    given = RNG.standard_normal((3, WIDTH)).astype(np.float32)
+    weights = [g.constants[each.name] for each in inputs[1:] if each is not None]
+    got = kernel.build(nodes, (nodes[0].inputs[0], *inputs[1:]), ())(given, *weights)
+    np.testing.assert_allclose(got, meaning.evaluate(g, {"x": given})["y"], atol=1e-5)
