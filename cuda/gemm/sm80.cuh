@@ -6,6 +6,7 @@
 // columns of B in L2.
 #pragma once
 
+#include "epilogue/ahead.cuh"
 #include "epilogue/stages.cuh"
 #include "gemm/raster.cuh"
 #include "gemm/result.cuh"
@@ -140,20 +141,35 @@ struct Sm80 {
     if constexpr (Epilogue::kApart > 0)
       couple(operands, acc, base, row0, col0, warp_row, warp_col, lane);
     warp_col /= kHalves;
+    constexpr int kPairs = kWarpN / (8 * kHalves);
+    const int first = col0 + warp_col + 2 * (lane & 3);
+    const bool whole = col0 + kColumns <= p.n;
+    epilogue::Columns<Epilogue, T, kPairs> columns;
+    columns.load(operands, whole, [&](int j) { return first + 8 * j; });
 #pragma unroll
     for (int i = 0; i < kWarpM / 16; ++i) {
 #pragma unroll
-      for (int j = 0; j < kWarpN / (8 * kHalves); ++j) {
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp_row + 16 * i + 8 * r + (lane >> 2);
+        epilogue::Operands here = operands;
+        epilogue::Rows<Epilogue, 1> of_row;
+        of_row.load(operands, [&](int) { return row0 + row; });
+        of_row.give(here, 0);
+        u32 added[kPairs] = {};
+        if constexpr (Epilogue::kResidual)
+          epilogue::load_residual<T>(added, operands, row0 + row, first, whole);
+        here.has_residual = true;
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int row = warp_row + 16 * i + 8 * r + (lane >> 2);
-          const int col = warp_col + 8 * j + 2 * (lane & 3);
+        for (int j = 0; j < kPairs; ++j) {
           float x[kHalves][2];
 #pragma unroll
           for (int half = 0; half < kHalves; ++half)
 #pragma unroll
             for (int e = 0; e < 2; ++e) x[half][e] = acc.of[i][kHalves * j + half][2 * r + e];
-          Epilogue::template apply<T>(x, operands, row0 + row, col0 + col);
+          columns.give(here, j);
+          here.residual_pair = added[j];
+          Epilogue::template apply<T>(x, here, row0 + row, first + 8 * j);
+          const int col = warp_col + 8 * j + 2 * (lane & 3);
           ptx::store_shared_4(TileC::address(base, row, col / 8) + col % 8 * 2,
                               ptx::pack<T>(x[0][0], x[0][1]));
         }

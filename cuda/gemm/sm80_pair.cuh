@@ -231,7 +231,8 @@ struct Sm80Pair {
         const i64 row = row0 + warp_row + 16 * i + 8 * r + (lane >> 2);
         if (row >= p.m) continue;
         u32 added[kPairs] = {};
-        if constexpr (Epilogue::kResidual) add(added, p, row, first, whole);
+        // All of it before any is stored, as it may be stored there.
+        if constexpr (Epilogue::kResidual) epilogue::load_residual<T>(added, x, row, first, whole);
         T* const to = p.c + row * p.c_row;
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
@@ -250,21 +251,6 @@ struct Sm80Pair {
           }
         }
       }
-  }
-
-  // All of a row that a thread adds, before any of it is stored, as it may be stored there.
-  template <int kPairs>
-  __device__ static __forceinline__ void add(u32 (&added)[kPairs], const Params& p, i64 row,
-                                             int first, bool whole) {
-    const T* const from = static_cast<const T*>(p.residual) + row * p.residual_row + first;
-    if (whole && p.pairs_residual) {
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) added[j] = *reinterpret_cast<const u32*>(from + 8 * j);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j)
-        added[j] = epilogue::load_pair(from + 8 * j, p.n - first - 8 * j, p.pairs_residual != 0);
-    }
   }
 };
 
