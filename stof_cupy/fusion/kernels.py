@@ -171,8 +171,13 @@ def _product_and_norm(nodes: Sequence[Node]) -> bool:
 def _product_and_norm_seconds(
     nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
 ) -> float:
-    """Count the product alone: the norm is of registers."""
-    return _product_seconds(nodes[:1], sizes, itemsize, machine, ())
+    """Ask the model whether it is one kernel; else the norm is one of its own."""
+    product, norm = nodes
+    whole = products.normed_in_one(product, sizes, machine)
+    if whole is not None:
+        return whole
+    apart = _product_seconds([product], sizes, itemsize, machine, ())
+    return apart + seconds([norm], sizes, itemsize, machine)
 
 
 def _product_seconds(

@@ -29,7 +29,16 @@ from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
-__all__ = ["CHOICES", "build", "is_product", "kernels", "predicted", "problem_of", "settings"]
+__all__ = [
+    "CHOICES",
+    "build",
+    "is_product",
+    "kernels",
+    "normed_in_one",
+    "predicted",
+    "problem_of",
+    "settings",
+]
 
 Array: TypeAlias = Any
 Setting: TypeAlias = "tuple[tuple[str, int], ...]"
@@ -94,6 +103,17 @@ def predicted(
         return None
     found = _estimates(problem_of(nodes[0], sizes), machine.facts)
     return found.get(setting, min(found.values())) if found else None
+
+
+def normed_in_one(node: Node, sizes: Mapping[str, int], machine: Machine) -> float | None:
+    """Return the seconds of a product and the norm of its rows in one kernel; None: in two."""
+    problem = problem_of(node, sizes)
+    if machine.facts is None or not problem.m:
+        return None
+    plan = gemm_model.choose_norm(problem, _layout(problem), machine.facts)
+    if plan is None:
+        return None
+    return gemm_model.predict(plan, problem, machine.facts, gemm_model.Constants()).us * 1e-6
 
 
 def problem_of(node: Node, sizes: Mapping[str, int]) -> Problem:

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.fusion.chain import ROWS, TEMPLATES, Chain
-from stof_cupy.fusion.cost import NUMPY
+from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.kernels import KERNELS, kernel_of
 from stof_cupy.fusion.lower import extract, lower, lower_one
 from stof_cupy.fusion.scheme import Scheme
 from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.graph.registry import OPS
+from stof_cupy.ops import gemm_model
 from tests.fusion.stacks import WIDTH, constant, norm, paper_stack
+from tests.fusion.test_tune import H100
 
 RNG = np.random.default_rng(0)
 FIGURE_7 = "0 1 00000 111 000 11"
@@ -233,3 +235,23 @@ def test_the_kernel_of_product_and_rms_norm() -> None:
     weights = [g.constants[each.name] for each in inputs[1:] if each is not None]
     got = kernel.build(nodes, (nodes[0].inputs[0], *inputs[1:]), ())(given, *weights)
     np.testing.assert_allclose(got, meaning.evaluate(g, {"x": given})["y"], atol=1e-5)
+
+
+def test_a_norm_costs_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel, where it is expected to be faster than two."""
+    g = Graph("wide")
+    x = g.input("x", ("batch", "seq", 768), "float")
+    y = g.gemm(x, g.constant("w", np.ones((768, 768), np.float32)))
+    g.output("y", g.rms_norm(y, g.constant("n", np.ones(768, np.float32)), eps=1e-6))
+    nodes, machine = lower_one(Chain(g), 0, 2)[1], machine_of(H100)
+    kernel = kernel_of(nodes, "cuda")
+    assert kernel is not None
+    found = {}
+    for rows in (8, 512):
+        for on in (False, True):
+            monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", on)
+            gemm_model.choose_norm.cache_clear()
+            found[rows, on] = kernel.seconds(nodes, {"batch": 64, "seq": rows}, 2, machine, ())
+    gemm_model.choose_norm.cache_clear()
+    assert found[512, True] < 0.8 * found[512, False]
+    assert found[8, True] <= found[8, False]
