@@ -10,10 +10,12 @@ sys.path[:0] = [os.getcwd(), "benchmarks", "scratch"]
 def attempt(spec):
     from stof_cupy import env
     from stof_cupy.jit.cache import Store
+    start, wrong = time.time(), None
     try:
         Store(env.cache_dir("kernels")).get(spec, "90a")
     except Exception as error:
-        return f"BAD {spec.name} {' '.join(repr(error).split())[:200]}"
+        wrong = f"BAD {spec.name} {' '.join(repr(error).split())[:200]}"
+    return time.time() - start, spec.name, wrong
 
 
 def of_tests():
@@ -83,7 +85,6 @@ if __name__ == "__main__":
     if "--count" in sys.argv:
         sys.exit(f"{len(found)} kernels")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for wrong in pool.map(attempt, found):
-            if wrong:
-                print(wrong)
-    print(len(found), "kernels in", round(time.time() - start), "s")
+        every = sorted(pool.map(attempt, found), reverse=True, key=lambda each: each[0])
+    print(*(wrong for *_, wrong in every if wrong), sep="\n", end="")
+    print(len(found), "kernels in", round(time.time() - start), "s;", sum(s > 2 for s, *_ in every), "took more than 2 s:", *(f"{name} {s:.1f}" for s, name, _ in every[:3]))
