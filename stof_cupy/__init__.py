@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from stof_cupy.ops.attention_varlen import attention_varlen
     from stof_cupy.ops.epilogue import Epilogue, Normed, Rotary
     from stof_cupy.ops.gemm import gemm
-    from stof_cupy.ops.gemm_norm import gemm_layer_norm
+    from stof_cupy.ops.gemm_gemm import gemm_gemm
+    from stof_cupy.ops.gemm_norm import gemm_layer_norm, gemm_rms_norm
     from stof_cupy.ops.norm import layer_norm
     from stof_cupy.ops.relative_bias import RelativeBias
     from stof_cupy.ops.rms_norm import rms_norm
@@ -45,7 +46,9 @@ __all__ = [
     "attention_varlen",
     "errors",
     "gemm",
+    "gemm_gemm",
     "gemm_layer_norm",
+    "gemm_rms_norm",
     "layer_norm",
     "masks",
     "rms_norm",
@@ -64,7 +67,9 @@ _HOMES = {
     "attention": "stof_cupy.ops.attention",
     "attention_varlen": "stof_cupy.ops.attention_varlen",
     "gemm": "stof_cupy.ops.gemm",
+    "gemm_gemm": "stof_cupy.ops.gemm_gemm",
     "gemm_layer_norm": "stof_cupy.ops.gemm_norm",
+    "gemm_rms_norm": "stof_cupy.ops.gemm_norm",
     "layer_norm": "stof_cupy.ops.norm",
     "rms_norm": "stof_cupy.ops.rms_norm",
 }

@@ -62,6 +62,24 @@ struct Columns {
   }
 };
 
+// What a row adds of the residual to columns first + 8 i, even, and the next ones. If `whole` all
+// of them are in the output.
+template <typename T, int kPairs>
+__device__ __forceinline__ void load_residual(u32 (&x)[kPairs], const Operands& operands, i64 row,
+                                              int first, bool whole) {
+  if (row >= operands.rows) return;
+  const T* const from =
+      static_cast<const T*>(operands.residual) + row * operands.residual_row + first;
+  if (whole && operands.pairs) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) x[i] = *reinterpret_cast<const u32*>(from + 8 * i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i)
+      x[i] = load_pair(from + 8 * i, operands.cols - first - 8 * i, operands.pairs != 0);
+  }
+}
+
 // Of kRows rows, mean and 1 / deviation; of those beyond the last that of another.
 template <class Chain, int kRows>
 struct Rows {

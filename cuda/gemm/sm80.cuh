@@ -6,13 +6,13 @@
 // columns of B in L2.
 #pragma once
 
+#include "epilogue/ahead.cuh"
 #include "epilogue/stages.cuh"
 #include "gemm/raster.cuh"
 #include "gemm/result.cuh"
 #include "gemm/sm80_loader.cuh"
+#include "gemm/sm80_warp.cuh"
 #include "ptx/convert.cuh"
-#include "ptx/ldmatrix.cuh"
-#include "ptx/mma.cuh"
 #include "ptx/shared.cuh"
 #include "tile.cuh"
 #include "types.cuh"
@@ -59,47 +59,9 @@ struct Sm80 {
     float scale, magnitude;
   };
 
-  using Accumulator = float[kWarpM / 16][kWarpN / 8][4];
-
-  // What a warp multiplies of 16 of K.
-  struct Fragments {
-    u32 a[kWarpM / 16][4];
-    u32 b[kWarpN / 16][4];
-
-    __device__ __forceinline__ void load(u32 smem, int step, int warp_row, int warp_col, int lane) {
-      const u32 smem_b = smem + TileA::kBytes;
-#pragma unroll
-      for (int i = 0; i < kWarpM / 16; ++i) {
-        if constexpr (LoaderA::kTransposed)
-          ptx::ldmatrix_x4_trans(a[i],
-                                 TileA::address(smem, 16 * step + (lane & 7) + ((lane >> 4) << 3),
-                                                warp_row / 8 + 2 * i + ((lane >> 3) & 1)));
-        else
-          ptx::ldmatrix_x4(
-              a[i], TileA::address(smem, warp_row + 16 * i + (lane & 15), 2 * step + (lane >> 4)));
-      }
-#pragma unroll
-      for (int j = 0; j < kWarpN / 16; ++j) {
-        if constexpr (LoaderB::kTransposed)
-          ptx::ldmatrix_x4_trans(b[j], TileB::address(smem_b, 16 * step + (lane & 15),
-                                                      warp_col / 8 + 2 * j + (lane >> 4)));
-        else
-          ptx::ldmatrix_x4(
-              b[j], TileB::address(smem_b, warp_col + 16 * j + (lane & 7) + ((lane >> 4) << 3),
-                                   2 * step + ((lane >> 3) & 1)));
-      }
-    }
-
-    __device__ __forceinline__ void multiply(Accumulator& acc) const {
-#pragma unroll
-      for (int j = 0; j < kWarpN / 16; ++j)
-#pragma unroll
-        for (int i = 0; i < kWarpM / 16; ++i) {
-          ptx::mma_m16n8k16<T>(acc[i][2 * j], a[i], b[j][0], b[j][1]);
-          ptx::mma_m16n8k16<T>(acc[i][2 * j + 1], a[i], b[j][2], b[j][3]);
-        }
-    }
-  };
+  using Accumulator = WarpSums<kWarpM, kWarpN>;
+  using Fragments =
+      WarpFragments<kWarpM, kWarpN, TileA, TileB, LoaderA::kTransposed, LoaderB::kTransposed>;
 
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
     const int warp = threadIdx.x / 32;
@@ -133,12 +95,7 @@ struct Sm80 {
     const int warp_row = warp / kWarpsN * kWarpM;
     const int warp_col = warp % kWarpsN * kWarpN;
     Accumulator acc;
-#pragma unroll
-    for (int i = 0; i < kWarpM / 16; ++i)
-#pragma unroll
-      for (int j = 0; j < kWarpN / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) acc[i][j][e] = 0.f;
+    acc.clear();
 
 #pragma unroll 1
     for (int step = 0; step < kStages - 1; ++step)
@@ -148,7 +105,11 @@ struct Sm80 {
     __syncthreads();
     // Of the next 16 of K, while the last are multiplied.
     Fragments fragments[2];
-    fragments[0].load(base, 0, warp_row, warp_col, lane);
+    const auto take = [&](Fragments& to, u32 slice, int part) {
+      to.load_a(slice, part, warp_row, lane);
+      to.load_b(slice + TileA::kBytes, part, warp_col, lane);
+    };
+    take(fragments[0], base, 0);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       const u32 here = base + step % kStages * kStageBytes;
@@ -159,12 +120,11 @@ struct Sm80 {
         if (part == kParts - 1) {
           ptx::cp_async_wait<kStages - 2>();
           __syncthreads();  // the next slice is there
-          fragments[kParts % 2].load(base + (step + 1) % kStages * kStageBytes, 0, warp_row,
-                                     warp_col, lane);
+          take(fragments[kParts % 2], base + (step + 1) % kStages * kStageBytes, 0);
         } else {
-          fragments[(part + 1) % 2].load(here, part + 1, warp_row, warp_col, lane);
+          take(fragments[(part + 1) % 2], here, part + 1);
         }
-        fragments[part % 2].multiply(acc);
+        fragments[part % 2].template multiply<T>(acc);
       }
     }
     static_assert(kParts % 2 == 0, "a step begins with the first fragments");
@@ -181,20 +141,35 @@ struct Sm80 {
     if constexpr (Epilogue::kApart > 0)
       couple(operands, acc, base, row0, col0, warp_row, warp_col, lane);
     warp_col /= kHalves;
+    constexpr int kPairs = kWarpN / (8 * kHalves);
+    const int first = col0 + warp_col + 2 * (lane & 3);
+    const bool whole = col0 + kColumns <= p.n;
+    epilogue::Columns<Epilogue, T, kPairs> columns;
+    columns.load(operands, whole, [&](int j) { return first + 8 * j; });
 #pragma unroll
     for (int i = 0; i < kWarpM / 16; ++i) {
 #pragma unroll
-      for (int j = 0; j < kWarpN / (8 * kHalves); ++j) {
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp_row + 16 * i + 8 * r + (lane >> 2);
+        epilogue::Operands here = operands;
+        epilogue::Rows<Epilogue, 1> of_row;
+        of_row.load(operands, [&](int) { return row0 + row; });
+        of_row.give(here, 0);
+        u32 added[kPairs] = {};
+        if constexpr (Epilogue::kResidual)
+          epilogue::load_residual<T>(added, operands, row0 + row, first, whole);
+        here.has_residual = true;
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int row = warp_row + 16 * i + 8 * r + (lane >> 2);
-          const int col = warp_col + 8 * j + 2 * (lane & 3);
+        for (int j = 0; j < kPairs; ++j) {
           float x[kHalves][2];
 #pragma unroll
           for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) x[half][e] = acc[i][kHalves * j + half][2 * r + e];
-          Epilogue::template apply<T>(x, operands, row0 + row, col0 + col);
+            for (int e = 0; e < 2; ++e) x[half][e] = acc.of[i][kHalves * j + half][2 * r + e];
+          columns.give(here, j);
+          here.residual_pair = added[j];
+          Epilogue::template apply<T>(x, here, row0 + row, first + 8 * j);
+          const int col = warp_col + 8 * j + 2 * (lane & 3);
           ptx::store_shared_4(TileC::address(base, row, col / 8) + col % 8 * 2,
                               ptx::pack<T>(x[0][0], x[0][1]));
         }
@@ -242,7 +217,7 @@ struct Sm80 {
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             ptx::store_shared_4(at(r, warp_col + 8 * j + 2 * (lane & 3) + e),
-                                __builtin_bit_cast(u32, acc[i][j][2 * r + e]));
+                                __builtin_bit_cast(u32, acc.of[i][j][2 * r + e]));
       __syncthreads();
 #pragma unroll
       for (int j = 0; j < kWarpN / 8; ++j)
@@ -250,11 +225,11 @@ struct Sm80 {
         for (int r = 0; r < 2; ++r) {
           const int col = warp_col + 8 * j + 2 * (lane & 3);
           const i64 row = row0 + warp_row + 16 * i + 8 * r + (lane >> 2);
-          float x[2] = {acc[i][j][2 * r], acc[i][j][2 * r + 1]};
+          float x[2] = {acc.of[i][j][2 * r], acc.of[i][j][2 * r + 1]};
           const uint2 other = ptx::load_shared_8(at(r, col ^ Epilogue::kApart));
           gemm::couple<Epilogue, T>(x, other, operands, row, col0 + col);
-          acc[i][j][2 * r] = x[0];
-          acc[i][j][2 * r + 1] = x[1];
+          acc.of[i][j][2 * r] = x[0];
+          acc.of[i][j][2 * r + 1] = x[1];
         }
       __syncthreads();
     }

@@ -1,5 +1,6 @@
-// LayerNorm of the rows of C in the sm_90a GEMM. A row lies in the CTAs of a cluster, each of which
-// has kN columns of it: they tell each other mean and squares of theirs (Chan, Golub and LeVeque).
+// LayerNorm of the rows of C in the sm_90a GEMM, or where there is no shift RMSNorm: the same, but
+// the mean counts as zero. A row lies in the CTAs of a cluster, each of which has kN columns of it:
+// they tell each other mean and squares of theirs (Chan, Golub and LeVeque).
 #pragma once
 
 #include "gemm/sm90_shape.cuh"
@@ -29,7 +30,7 @@ struct RowStatistics {
   __device__ __forceinline__ void compute(const float (&x)[K::kN / 2], int cols) {
     float sum[2] = {0.f, 0.f}, squares[2] = {0.f, 0.f};
     each(x, cols, [&](int r, float value) { sum[r] += value; });
-    for (int r = 0; r < 2; ++r) mean[r] = warp_sum<4>(sum[r]) / cols;
+    for (int r = 0; r < 2; ++r) mean[r] = p.norm_bias ? warp_sum<4>(sum[r]) / cols : 0.f;
     each(x, cols, [&](int r, float value) {
       const float away = value - mean[r];
       squares[r] += away * away;

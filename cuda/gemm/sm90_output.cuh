@@ -325,9 +325,9 @@ struct Output {
       if (across < all.across) {
         const u32 buffer = memory + count % K::kBuffers * K::kBlockBytes;
         const int col = all.col + 64 * across;
-        u32 weight[8], shift[8];
+        u32 weight[8], shift[8] = {};
         load_norm(weight, p.norm_weight, col);
-        load_norm(shift, p.norm_bias, col);
+        if (p.norm_bias) load_norm(shift, p.norm_bias, col);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           u32 r[4];

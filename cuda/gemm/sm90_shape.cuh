@@ -134,7 +134,7 @@ struct Shape {
     const void* bias;  // see epilogue::Operands
     const void* residual;
     const void* norm_weight;  // (n,) of the output's type, 4-byte aligned; if kAcross
-    const void* norm_bias;
+    const void* norm_bias;    // null for RMSNorm
     float* partial;  // if kSplit: what warpgroups have summed up, in the order of their registers
     int* counters;   // if kSplit: for each tile and warpgroup 0; and 0 again after the kernel
     u32* report;     // see Waiter

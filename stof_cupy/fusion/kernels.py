@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stof_cupy.fusion import products
+from stof_cupy.fusion import pairs, products
 from stof_cupy.fusion.chain import ROWS
 from stof_cupy.fusion.cost import Machine, seconds, work
 from stof_cupy.graph import Node
@@ -159,8 +159,9 @@ def _build_rows(
 
 
 def _product_and_norm(nodes: Sequence[Node]) -> bool:
-    """Whether a cluster can hold whole rows; `gemm_layer_norm` knows, and has two kernels else."""
-    if [node.op for node in nodes] != ["gemm", "layer_norm"]:
+    """Whether a cluster can hold whole rows; `gemm_norm` knows, and has two kernels else."""
+    norms = (["gemm", "layer_norm"], ["gemm", "rms_norm"])
+    if [node.op for node in nodes] not in norms or nodes[1].inputs[0] is not nodes[0]:
         return False
     columns = nodes[0].shape[-1]
     plain = not dict(nodes[0].attrs)["gated"] and nodes[0].inputs[4] is None
@@ -170,8 +171,13 @@ def _product_and_norm(nodes: Sequence[Node]) -> bool:
 def _product_and_norm_seconds(
     nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
 ) -> float:
-    """Count the product alone: the norm is of registers."""
-    return _product_seconds(nodes[:1], sizes, itemsize, machine, ())
+    """Ask the model whether it is one kernel; else the norm is one of its own."""
+    product, norm = nodes
+    whole = products.normed_in_one(product, sizes, machine)
+    if whole is not None:
+        return whole
+    apart = _product_seconds([product], sizes, itemsize, machine, ())
+    return apart + seconds([norm], sizes, itemsize, machine)
 
 
 def _product_seconds(
@@ -184,7 +190,7 @@ def _product_seconds(
 def _build_product_and_norm(
     nodes: Sequence[Node], inputs: Sequence[Node], setting: Setting
 ) -> Callable[..., Array]:
-    from stof_cupy.ops.gemm_norm import gemm_layer_norm
+    from stof_cupy.ops.gemm_norm import gemm_layer_norm, gemm_rms_norm
 
     product, norm = nodes
     activation, eps = dict(product.attrs)["activation"], dict(norm.attrs)["eps"]
@@ -192,9 +198,10 @@ def _build_product_and_norm(
     def run(*arrays: Array, out: Array | None = None) -> Array:
         given: dict[Node | None, Array] = {None: None, **dict(zip(inputs, arrays, strict=True))}
         x, w, bias, residual, _ = (given[each] for each in product.inputs)
-        weight, shift = (given[each] for each in norm.inputs[1:])
-        epilogue = Epilogue(bias, activation, residual)
-        return gemm_layer_norm(x, w.T, weight, shift, eps=eps, epilogue=epilogue, out=out)
+        weights = [given[each] for each in norm.inputs[1:]]
+        how = {"eps": eps, "epilogue": Epilogue(bias, activation, residual), "out": out}
+        normed = gemm_rms_norm if norm.op == "rms_norm" else gemm_layer_norm
+        return normed(x, w.T, *weights, **how)
 
     return run
 
@@ -216,13 +223,14 @@ KERNELS = (
         _alone_seconds,
     ),
     Kernel(
-        "gemm and layer_norm",
+        "gemm and norm",
         ("cuda",),
         _product_and_norm,
         _no_settings,
         _product_and_norm_seconds,
         _build_product_and_norm,
     ),
+    Kernel("gemm and gemm", ("cuda",), pairs.is_pair, pairs.settings, pairs.predicted, pairs.build),
     Kernel("blocks of rows", ("numpy",), _by_rows, _row_settings, _row_seconds, _build_rows),
 )
 """In order: the first that fits is taken."""

@@ -29,7 +29,16 @@ from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
-__all__ = ["CHOICES", "build", "is_product", "kernels", "predicted", "settings"]
+__all__ = [
+    "CHOICES",
+    "build",
+    "is_product",
+    "kernels",
+    "normed_in_one",
+    "predicted",
+    "problem_of",
+    "settings",
+]
 
 Array: TypeAlias = Any
 Setting: TypeAlias = "tuple[tuple[str, int], ...]"
@@ -63,7 +72,7 @@ def settings(
     """
     if machine.facts is None:
         return ((),)
-    problem = _problem(nodes[0], sizes)
+    problem = problem_of(nodes[0], sizes)
     found = _estimates(problem, machine.facts)
     # One that turns may as well be two kernels, which the empty setting can choose.
     turns = nodes[0].op == "turned_gemm"
@@ -92,11 +101,23 @@ def predicted(
     """Return the seconds of a product at a setting; None where the model does not know it."""
     if machine.facts is None:
         return None
-    found = _estimates(_problem(nodes[0], sizes), machine.facts)
+    found = _estimates(problem_of(nodes[0], sizes), machine.facts)
     return found.get(setting, min(found.values())) if found else None
 
 
-def _problem(node: Node, sizes: Mapping[str, int]) -> Problem:
+def normed_in_one(node: Node, sizes: Mapping[str, int], machine: Machine) -> float | None:
+    """Return the seconds of a product and the norm of its rows in one kernel; None: in two."""
+    problem = problem_of(node, sizes)
+    if machine.facts is None or not problem.m:
+        return None
+    plan = gemm_model.choose_norm(problem, _layout(problem), machine.facts)
+    if plan is None:
+        return None
+    return gemm_model.predict(plan, problem, machine.facts, gemm_model.Constants()).us * 1e-6
+
+
+def problem_of(node: Node, sizes: Mapping[str, int]) -> Problem:
+    """Return what a product computes at some sizes."""
     x, w = node.inputs[:2]
     rows = 0 if x is None else math.prod(bound(x.shape[:-1], sizes))
     depth = 0 if w is None else bound(w.shape[1:], sizes)[0]
@@ -146,10 +167,10 @@ def _kernels(
         found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
     most = shapes_class(sizes).get("seq", 0)
     # A choice changes where another row of tiles begins.
-    rows = max(_problem(node, {**sizes, "seq": 1}).m, 1)
+    rows = max(problem_of(node, {**sizes, "seq": 1}).m, 1)
     step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
     for seq in range(most, most // 2, -step):
-        problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
+        problem = replace(problem_of(node, {**sizes, "seq": seq}), dtype=dtype)
         if node.op == "turned_gemm" and not _turns(problem, node, facts):
             problem = _unturned(problem)
         if problem.m:

@@ -28,6 +28,7 @@ from stof_cupy.jit.attention_sm90 import (
 )
 from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
+from stof_cupy.jit.gemm_pair import PAIR_TILES, gemm_pair
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
 from stof_cupy.jit.gemm_statistics import row_statistics
 from stof_cupy.jit.mask_kernels import (
@@ -272,6 +273,8 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
     specs.append(gemm_few_rows("float16", 1, 4, EpilogueKind(residual=True)))
     specs.append(gemm_few_rows("bfloat16", 1, 1, gate, normed=True))
+    specs.append(gemm_pair("float16", PAIR_TILES[0], gelu, residual))
+    specs.append(gemm_pair("bfloat16", PAIR_TILES[2], gate, PLAIN))
     every = EpilogueKind(normed=True, bias=True, rotary=128, statistics=True, heads=True)
     specs += [gemm_sm80("bfloat16", GEMM_TILES[0], every), row_statistics("bfloat16")]
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]

@@ -33,7 +33,9 @@ __all__ = [
     "choose",
     "choose_norm",
     "clock",
+    "epilogue_clk",
     "explain",
+    "mma_rate",
     "norm_candidates",
     "predict",
 ]
@@ -46,8 +48,9 @@ Choice = Plan | gemm_sm80.Config
 
 
 ALL_OF_HOPPER = False
-"""Whether products in pieces, swapped ones, those of five to sixteen rows and those that normalise
-their rows are chosen: emulation says that they are right, and no GPU has timed them yet."""
+"""Whether products in pieces, swapped ones, those of five to sixteen rows, those that normalise
+their rows and two in one kernel are chosen: emulation says that they are right, and no GPU has
+timed them yet."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     bound = max(terms, key=lambda name: terms[name])
     steps = plan.split_steps(p)
     busy = steps * terms[bound]
-    tail = config.m * config.n / 128 * _epilogue_clk(p.epilogue, c)
+    tail = config.m * config.n / 128 * epilogue_clk(p.epilogue, c)
     if config.swapped:
         tail *= 2
     pieces = plan.pieces(p)
@@ -254,15 +257,19 @@ def _sm80(
     config: gemm_sm80.Config, p: Problem, facts: DeviceFacts, c: Constants
 ) -> tuple[float, str]:
     """Return microseconds without the launch, and what binds."""
-    rate = {(8, 0): 2048, (9, 0): 2560}.get(facts.compute_capability, 1024)
     tile = config.tile
-    step = tile.m * tile.n * 64 * 2 / rate / (0.8 if tile.warp_n == 64 else 0.5)
-    tail = tile.m * tile.n / 128 * _epilogue_clk(p.epilogue, c)
+    step = tile.m * tile.n * 64 * 2 / mma_rate(facts) / (0.8 if tile.warp_n == 64 else 0.5)
+    tail = tile.m * tile.n / 128 * epilogue_clk(p.epilogue, c)
     rounds = -(-config.blocks(p) // facts.sm_count)
     # CTAs that share an SM hide each other's epilogues.
     hidden = 0.5 if tile.threads == 128 and rounds > 1 else 0.0
     clocks = rounds * (math.ceil(p.k / 64) * step + (1 - hidden) * tail) + 2 * c.start_clk
     return clocks / clock(facts, c), "tensor"
+
+
+def mma_rate(facts: DeviceFacts) -> float:
+    """Return the operations of an SM per clock on mma.sync."""
+    return {(8, 0): 2048.0, (9, 0): 2560.0}.get(facts.compute_capability, 1024.0)
 
 
 def bandwidth(facts: DeviceFacts, c: Constants) -> float:
@@ -275,7 +282,7 @@ def clock(facts: DeviceFacts, c: Constants) -> float:
     return facts.clock_khz / 1e3 * c.clock
 
 
-def _epilogue_clk(kind: EpilogueKind, c: Constants) -> float:
+def epilogue_clk(kind: EpilogueKind, c: Constants) -> float:
     """Return the clocks of an SM for 128 sums."""
     clk = c.plain + c.bias * kind.bias + c.other * (kind.residual + kind.normed + kind.statistics)
     clk += c.gelu if kind.rotary else 0.0

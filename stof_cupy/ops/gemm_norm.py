@@ -1,4 +1,7 @@
-"""A matrix product whose rows are normalised: ``layer_norm(activation(a @ b) + residual)``."""
+"""A matrix product whose rows are normalised: ``layer_norm(activation(a @ b) + residual)``.
+
+Or ``rms_norm`` of it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from stof_cupy.ops.gemm import gemm, operands_of, readable
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 from stof_cupy.ops.gemm_sm90 import Norm, Plan
 from stof_cupy.ops.norm import layer_norm
+from stof_cupy.ops.rms_norm import rms_norm
 
-__all__ = ["gemm_layer_norm", "launch"]
+__all__ = ["gemm_layer_norm", "gemm_rms_norm", "launch"]
 
 
 def gemm_layer_norm(
@@ -62,6 +66,60 @@ def gemm_layer_norm(
     >>> gemm_layer_norm(a, w.T, np.ones(2, np.float32), np.zeros(2, np.float32), eps=1e-12)
     array([[-1.,  1.]], dtype=float32)
     """
+    return _normalised(a, b, {"weight": weight, "bias": bias}, eps, epilogue, out)
+
+
+def gemm_rms_norm(
+    a: Array,
+    b: Array,
+    weight: Array,
+    *,
+    eps: float,
+    epilogue: Epilogue | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Compute `gemm` and divide the rows of its result by the root of their mean square.
+
+    In one kernel or two as `gemm_layer_norm`, whose parameters these are.
+
+    Parameters
+    ----------
+    a, b, epilogue, out
+        As in :func:`stof_cupy.gemm`.
+    weight : ndarray
+        Shape ``(N,)``, N the columns of the result, and its dtype.
+    eps : float
+        Added to the mean square, which is that of all N.
+
+    Returns
+    -------
+    ndarray
+        Shape ``(..., M, N)``, dtype of `a`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ArgumentError, DeviceError, UnsupportedError
+        As `gemm`, and if `weight` or `eps` does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, w = np.ones((1, 2), np.float32), np.array([[1, 0], [2, -3]], np.float32)
+    >>> gemm_rms_norm(a, w.T, np.ones(2, np.float32), eps=1e-12)
+    array([[ 1., -1.]], dtype=float32)
+    """
+    return _normalised(a, b, {"weight": weight}, eps, epilogue, out)
+
+
+def _normalised(
+    a: Array,
+    b: Array,
+    weights: dict[str, Array],
+    eps: float,
+    epilogue: Epilogue | None,
+    out: Array | None,
+) -> Array:
+    """Check what both norms take, and compute one: LayerNorm if there is a bias."""
     epilogue = Epilogue() if epilogue is None else epilogue
     where, problem = validate(a, b, epilogue, out)
     if not problem.epilogue.rows_alone or epilogue.turned_after:
@@ -69,19 +127,22 @@ def gemm_layer_norm(
         raise ArgumentError(mismatch("epilogue", got, "one that changes elements alone"))
     if problem.n == 0:
         raise ShapeError(mismatch("b", tuple(b.shape), "at least one column"))
-    for name, x in (("weight", weight), ("bias", bias)):
+    for name, x in weights.items():
         check_dtype(name, x, a, "a")
         check_shape(name, x, (problem.n,))
-    check_no_overlap(out, weight=weight, bias=bias)
+    check_no_overlap(out, **weights)
     if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
         raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
     plan = None
     if where == "cuda" and problem.m:
         plan = _choose(problem, a, b)
     if plan is not None:
-        return launch(plan, problem, a, b, epilogue, Norm(weight, bias, eps), out)
+        norm = Norm(weights["weight"], weights.get("bias"), eps)
+        return launch(plan, problem, a, b, epilogue, norm, out)
     out = gemm(a, b, epilogue=epilogue, out=out)
-    return layer_norm(out, weight, bias, eps=eps, out=out)
+    if "bias" in weights:
+        return layer_norm(out, **weights, eps=eps, out=out)
+    return rms_norm(out, **weights, eps=eps, out=out)
 
 
 def _choose(problem: Problem, a: Array, b: Array) -> Plan | None:

@@ -93,7 +93,10 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
 
 
 class Norm(NamedTuple):
-    """LayerNorm of the result's rows: contiguous and 4-byte aligned weights of its type."""
+    """LayerNorm of the result's rows: contiguous and 4-byte aligned weights of its type.
+
+    Without a bias RMSNorm.
+    """
 
     weight: Array | None
     bias: Array | None

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.fusion.chain import ROWS, TEMPLATES, Chain
-from stof_cupy.fusion.cost import NUMPY
+from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.kernels import KERNELS, kernel_of
 from stof_cupy.fusion.lower import extract, lower, lower_one
 from stof_cupy.fusion.scheme import Scheme
 from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.graph.registry import OPS
+from stof_cupy.ops import gemm_model
 from tests.fusion.stacks import WIDTH, constant, norm, paper_stack
+from tests.fusion.test_tune import H100
 
 RNG = np.random.default_rng(0)
 FIGURE_7 = "0 1 00000 111 000 11"
@@ -134,7 +136,7 @@ def test_what_is_left_of_a_segment() -> None:
 def test_a_segment_without_a_kernel_is_refused() -> None:
     chain = Chain(paper_stack(1))
     spans = Scheme.from_bits(FIGURE_7).spans()
-    with pytest.raises(UnsupportedError, match=r"segment: got gemm \+ gemm, .* cuda"):
+    with pytest.raises(UnsupportedError, match=r"segment: got add \+ layer_norm, .* cuda"):
         lower(chain, spans, [()] * len(spans), "cuda")
 
 
@@ -218,3 +220,38 @@ def test_the_kernel_of_product_and_norm(span: tuple[int, int]) -> None:
     got = kernel.build(nodes, inputs, ())(*arrays, out=out)
     assert got is out
     np.testing.assert_allclose(got, meaning.evaluate(graph, given)["result"], atol=1e-5)
+
+
+def test_the_kernel_of_product_and_rms_norm() -> None:
+    g = Graph("post-norm")
+    x = g.input("x", ("seq", WIDTH), "float")
+    y = g.gemm(x, constant(g, "w", WIDTH, WIDTH), constant(g, "b", WIDTH))
+    g.output("y", g.rms_norm(y, constant(g, "n", WIDTH), eps=1e-6))
+    nodes = lower_one(Chain(g), 0, 2)[1]
+    kernel = kernel_of(nodes, "cuda")
+    assert kernel is not None and kernel.name == "gemm and norm" and kernel.build is not None
+    inputs = (x, *nodes[0].inputs[1:3], nodes[1].inputs[1])
+    given = RNG.standard_normal((3, WIDTH)).astype(np.float32)
+    weights = [g.constants[each.name] for each in inputs[1:] if each is not None]
+    got = kernel.build(nodes, (nodes[0].inputs[0], *inputs[1:]), ())(given, *weights)
+    np.testing.assert_allclose(got, meaning.evaluate(g, {"x": given})["y"], atol=1e-5)
+
+
+def test_a_norm_costs_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel, where it is expected to be faster than two."""
+    g = Graph("wide")
+    x = g.input("x", ("batch", "seq", 768), "float")
+    y = g.gemm(x, g.constant("w", np.ones((768, 768), np.float32)))
+    g.output("y", g.rms_norm(y, g.constant("n", np.ones(768, np.float32)), eps=1e-6))
+    nodes, machine = lower_one(Chain(g), 0, 2)[1], machine_of(H100)
+    kernel = kernel_of(nodes, "cuda")
+    assert kernel is not None
+    found = {}
+    for rows in (8, 512):
+        for on in (False, True):
+            monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", on)
+            gemm_model.choose_norm.cache_clear()
+            found[rows, on] = kernel.seconds(nodes, {"batch": 64, "seq": rows}, 2, machine, ())
+    gemm_model.choose_norm.cache_clear()
+    assert found[512, True] < 0.8 * found[512, False]
+    assert found[8, True] <= found[8, False]

@@ -70,7 +70,7 @@ def test_settings_are_the_models_candidates_best_first() -> None:
     times = [products.predicted([node], SIZES, MACHINE, each) for each in found]
     assert len(found) > 6 and len(set(found)) == len(found)
     assert times == sorted(times) and times[0] == products.predicted([node], SIZES, MACHINE, ())
-    problem = products._problem(node, SIZES)
+    problem = products.problem_of(node, SIZES)
     assert (problem.m, problem.n, problem.k) == (4096, 768, 768)
     for setting in found:
         choice = products._choice(setting)
@@ -121,7 +121,7 @@ def test_what_does_not_fit_what_is_given_is_left_to_the_model(
 def test_the_kernel_for_every_gpu_always_fits() -> None:
     node = product(depth=77)
     x, w = np.zeros((3, 77), np.float16), np.zeros((768, 77), np.float16)
-    assert products._fits(gemm_sm80.Config(GEMM_TILES[0]), products._problem(node, SIZES), x, w)
+    assert products._fits(gemm_sm80.Config(GEMM_TILES[0]), products.problem_of(node, SIZES), x, w)
 
 
 def test_a_tuned_layer_names_a_kernel_for_every_product(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_gemm_itself_would_choose_can_be_chosen(monkeypatch: pytest.MonkeyP
     node = product()
     assert () not in products.settings([node], SIZES, MACHINE)
     assert products.settings([node], {"batch": 1, "seq": 2}, MACHINE)[0] == ()
-    best, other = gemm_model.explain(products._problem(node, SIZES), Layout(), H100)[:2]
+    best, other = gemm_model.explain(products.problem_of(node, SIZES), Layout(), H100)[:2]
     for own in (other.choice, Vendor(0)):
         with monkeypatch.context() as patch:
             patch.setattr(gemm_choice, "choices", lambda *_, own=own: (own, best.choice))

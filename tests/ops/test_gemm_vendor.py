@@ -19,7 +19,7 @@ from stof_cupy.ops.gemm import operands_of, prepared
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_vendor import Vendor
 from stof_cupy.testing import poison
-from tests.ops.test_gemm_sm90 import Case, _upload
+from tests.ops.test_gemm_sm90 import Case, upload
 
 KINDS = (
     EpilogueKind(),
@@ -317,7 +317,7 @@ def test_products(cublaslt: Any, kind: EpilogueKind, dtype: str) -> None:
         for layout in ("kk", "km", "mk", "mm"):
             case = Case.draw(seed, Problem(dtype, *size, kind), layout)
             arrays = (case.a, case.b, case.bias, case.residual)
-            a, b, bias, residual = (_upload(cublaslt, x) for x in arrays)
+            a, b, bias, residual = (upload(cublaslt, x) for x in arrays)
             stages = {"scale": case.scale if kind.scale else None, "activation": kind.activation}
             operands = operands_of(Epilogue(bias=bias, residual=residual, **stages))
             for rank in range(gemm_vendor.RANKS):
@@ -334,7 +334,7 @@ def test_products(cublaslt: Any, kind: EpilogueKind, dtype: str) -> None:
 def test_captured_products(cublaslt: Any) -> None:
 
     case = Case.draw(3, Problem("bfloat16", 16, 264, 512, KINDS[1]))
-    a, b, bias = (_upload(cublaslt, x) for x in (case.a, case.b, case.bias))
+    a, b, bias = (upload(cublaslt, x) for x in (case.a, case.b, case.bias))
     out = cublaslt.empty((16, 264), case.a.dtype)
     call = prepared(Vendor(), case.problem, a, b, out, operands_of(Epilogue(bias=bias)))
     assert call is not None
