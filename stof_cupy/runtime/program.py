@@ -16,6 +16,7 @@ from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
 from stof_cupy.graph.recorder import Recordings
+from stof_cupy.runtime.closing import Closing
 from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
 from stof_cupy.runtime.ready import (
@@ -35,7 +36,7 @@ Array: TypeAlias = Any
 Finish: TypeAlias = "Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]"
 
 
-class Program:
+class Program(Closing):
     """Runs a graph: a user's own block, or what a model family builds.
 
     Parameters

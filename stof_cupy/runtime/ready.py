@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
@@ -82,8 +83,8 @@ class Options:
             raise ArgumentError(mismatch("tune", repr(self.tune), expected))
         for name in ("tune_seconds", "graphs", "graph_bytes"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ArgumentError(mismatch(name, value, "0 or more"))
+            if value is not None and not (isinstance(value, Real) and value >= 0):
+                raise ArgumentError(mismatch(name, repr(value), "a number of 0 or more"))
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,11 @@ def _executor(tuned: Tuned, site: Site, fused: tuple[Fused, ...], arena: bool) -
 def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
     """Return what the symbolic dims are as far as the shapes of `inputs` say.
 
+    Raises
+    ------
+    ArgumentError
+        If `inputs` is no mapping.
+
     Examples
     --------
     >>> import numpy as np
@@ -181,6 +187,9 @@ def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
     >>> sizes_of(g, {"x": np.zeros((2, 3, 4))})
     {'batch': 2, 'seq': 3}
     """
+    if not isinstance(inputs, Mapping):
+        got = type(inputs).__name__
+        raise ArgumentError(mismatch("inputs", got, "a mapping of input names to arrays"))
     sizes: dict[str, int] = {}
     for name, node in graph.inputs.items():
         shape = tuple(getattr(inputs.get(name), "shape", ()))
