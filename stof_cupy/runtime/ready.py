@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
@@ -83,7 +82,7 @@ class Options:
             raise ArgumentError(mismatch("tune", repr(self.tune), expected))
         for name in ("tune_seconds", "graphs", "graph_bytes"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Real) and value >= 0):
+            if value is not None and not (isinstance(value, int | float) and value >= 0):
                 raise ArgumentError(mismatch(name, repr(value), "a number of 0 or more"))
 
 
