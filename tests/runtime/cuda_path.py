@@ -102,11 +102,15 @@ def program(masked: bool) -> dict[str, Any]:
 def recorded_ahead() -> list[str]:
     """Compile nothing ahead from now on; return a list that gets the names of what would be."""
     from stof_cupy.fusion import bench
+    from stof_cupy.runtime import documents
 
     ahead: list[str] = []
-    bench.compile_ahead = lambda specs, arch, later: ahead.extend(  # type: ignore[assignment]
-        spec.name for spec in specs
-    )
+
+    def noted(specs: Any, arch: str, *, later: bool = False) -> int:
+        ahead.extend(spec.name for spec in specs)
+        return 0
+
+    bench.compile_ahead = documents.compile_ahead = noted  # type: ignore[assignment]
     return ahead
 
 

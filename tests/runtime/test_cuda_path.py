@@ -119,8 +119,7 @@ def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> Non
 
 
 def test_kernels_of_packed_runs_are_compiled_ahead_too(told: dict[str, Any]) -> None:
-    """But for those that build the mask, and attention by it."""
-    launched = kernels(told["ragged"]["runs"][0])
-    own = {name for name in launched if not name.startswith(("attention", "mask_"))}
-    assert len(own) > 4 and own <= set(told["ragged"]["ahead"])
-    assert not any(name.startswith("attention") for name in told["ragged"]["ahead"])
+    """Those that build the mask, and attention by it, among them."""
+    launched = set(kernels(told["ragged"]["runs"][0]))
+    assert {name.split("_")[0] for name in launched} >= {"attention", "mask", "gemm"}
+    assert launched <= set(told["ragged"]["ahead"])
