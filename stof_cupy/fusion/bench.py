@@ -74,9 +74,12 @@ class Site:
         except (StofError, MemoryError):
             return float("inf")
 
-    def kernels(self, lowered: Lowered) -> list[KernelSpec]:
-        """Return the kernels that a graph asks for, of which none is compiled for that."""
-        with rehearsal() as wanted:
+    def kernels(self, lowered: Lowered, *, near: bool = False) -> list[KernelSpec]:
+        """Return the kernels that a graph asks for, of which none is compiled for that.
+
+        And those that are `near`, see `rehearsal`.
+        """
+        with rehearsal(near=near) as wanted:
             try:
                 self._run_of(lowered)()
             except (StofError, MemoryError):
@@ -93,7 +96,8 @@ class Site:
         *graphs : Lowered
         lengths : bool
             Whether to compile what is asked for at other lengths of the class, too: by products,
-            and by attention where there is no mask, which would be of one length.
+            and by attention. Of masks of other lengths nothing is known; they may well take what
+            takes little longer at this one.
         """
         facts = self.machine.facts
         if facts is None or self.device is None:
@@ -106,14 +110,15 @@ class Site:
                 for name, each in inputs.items()
             }
         site = replace(self, inputs=taken)
-        specs = [spec for each in graphs for spec in site.kernels(each)]
+        masked = any(hasattr(each, "schedule") for each in inputs.values())
+        near = lengths and masked
+        specs = [spec for each in graphs for spec in site.kernels(each, near=near)]
         if built:  # which attention runs then is another one
             specs = [spec for spec in specs if not spec.name.startswith("attention")]
         if lengths:
             for each in graphs:
                 left = each.left_to_the_model()
                 specs += products.kernels(left, self.sizes, self.dtype, facts)
-            masked = any(hasattr(each, "schedule") for each in inputs.values())
             if not built and not masked:
                 specs += self._attention(graphs)
         compile_ahead(specs, facts.arch, later=lengths)

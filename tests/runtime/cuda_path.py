@@ -43,6 +43,7 @@ T5 = {
     "relative_attention_max_distance": 20, "layer_norm_epsilon": 1e-6, "decoder_start_token_id": 0,
 }  # fmt: skip
 
+LONG = "longformer:w=32,g=8"
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert": (BERT, {}),
     "bert, lengths": (BERT, {"lengths": [64, 9]}),
@@ -184,21 +185,23 @@ def token() -> list[list[str]]:
     return list(fake_cuda.LOG)
 
 
-def lengths(config: dict[str, Any]) -> dict[str, list[str]]:
+def lengths(config: dict[str, Any], mask: str | None, hopper: bool) -> dict[str, list[str]]:
     """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
     import cupy
 
     from stof_cupy import TransformerEngine, models
+    from stof_cupy.ops import attention_candidates
 
-    ahead = recorded_ahead()
+    ahead, attention_candidates.HOPPER = recorded_ahead(), hopper
     wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
-    config = {**config, **wide, "intermediate_size": 3072}
+    wide |= {"intermediate_size": 3072, "n_layer": 1, "n_embd": 768, "n_head": 12}
+    config = {**config, **{name: wide[name] for name in wide.keys() & config.keys()}}
     weights = models.random_weights(config)
     engine = TransformerEngine(weights, config=config, backend="cuda", dtype="bfloat16")
     x = cupy.asarray(np.zeros((8, 512), np.int64))
     fake_cuda.LOG.clear()
     for seq in (300, *np.random.default_rng(0).integers(257, 513, 40).tolist()):
-        engine.run(x[:, :seq])
+        engine.run(x[:, :seq], mask=mask)
     launched = {name for kind, name in fake_cuda.LOG if kind == "launch"}
     return {"ahead": sorted(set(ahead)), "launched": sorted(launched)}
 
@@ -210,5 +213,8 @@ if __name__ == "__main__":
     found |= {"block": program(False), "block, causal": program(True)}
     found |= {"ragged": ragged(), "another device": another_device()}
     found |= {"token": token()}
-    found |= {f"lengths, {name}": lengths(CASES[name][0]) for name in ("bert", "llama")}
+    for hopper in (False, True):
+        for name, mask in (("bert", None), ("llama", None), ("bert", LONG), ("gpt2", LONG)):
+            told_of = f"lengths, {name}, {mask}, {hopper}"
+            found[told_of] = lengths(CASES[name][0], mask, hopper)
     print(json.dumps(found))

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.cuda_path import LONG
+
 ENGINES = [
     "bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "llama, neighbours",
     "vit", "t5",
@@ -93,11 +95,13 @@ def test_a_step_of_decoding_keeps_its_products_of_few_rows(told: dict[str, Any])
     assert [name[:8] for name in found if "combine" not in name][1:15] == a_layer * 2
 
 
-@pytest.mark.parametrize("case", ["bert", "llama"])
+@pytest.mark.parametrize("hopper", [False, True])
+@pytest.mark.parametrize("case", ["bert, None", "llama, None", f"bert, {LONG}", f"gpt2, {LONG}"])
 def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(
-    told: dict[str, Any], case: str
+    told: dict[str, Any], case: str, hopper: bool
 ) -> None:
-    ahead, launched = (set(told[f"lengths, {case}"][name]) for name in ("ahead", "launched"))
+    found = told[f"lengths, {case}, {hopper}"]
+    ahead, launched = (set(found[name]) for name in ("ahead", "launched"))
     assert len(launched) > 6  # several kernels for one product
     assert launched <= ahead
 
