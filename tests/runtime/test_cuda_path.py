@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.cuda_path import LONG
+from tests.runtime.cuda_path import LENGTHS
 
 ENGINES = [
     "bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "llama, neighbours",
@@ -95,12 +95,11 @@ def test_a_step_of_decoding_keeps_its_products_of_few_rows(told: dict[str, Any])
     assert [name[:8] for name in found if "combine" not in name][1:15] == a_layer * 2
 
 
-@pytest.mark.parametrize("hopper", [False, True])
-@pytest.mark.parametrize("case", ["bert, None", "llama, None", f"bert, {LONG}", f"gpt2, {LONG}"])
+@pytest.mark.parametrize("case", LENGTHS)
 def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(
-    told: dict[str, Any], case: str, hopper: bool
+    told: dict[str, Any], case: tuple[str, str | None, bool]
 ) -> None:
-    found = told[f"lengths, {case}, {hopper}"]
+    found = told[f"lengths, {case}"]
     ahead, launched = (set(found[name]) for name in ("ahead", "launched"))
     assert len(launched) > 6  # several kernels for one product
     assert launched <= ahead
