@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.graph import Node
+from stof_cupy.graph.calls import Told, told_gemm
 from stof_cupy.graph.memory import bound
 from stof_cupy.graph.turned import in_one, normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
@@ -38,9 +39,12 @@ CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
 """Tiles of the GEMM for every GPU, then configurations of Hopper's."""
 
 
+_OPS = ("gemm", "turned_gemm", "told_gemm")
+
+
 def is_product(nodes: Sequence[Node]) -> bool:
     """Whether operators are one product by a constant."""
-    if len(nodes) != 1 or nodes[0].op not in ("gemm", "turned_gemm"):
+    if len(nodes) != 1 or nodes[0].op not in _OPS:
         return False
     weight = nodes[0].inputs[1]
     return weight is not None and weight.op == "constant"
@@ -114,9 +118,10 @@ def _kind(node: Node) -> EpilogueKind:
     return EpilogueKind(
         bias=bias is not None,
         activation=attrs["activation"],
-        gated=attrs["gated"],
+        gated=attrs.get("gated", False),
         residual=residual is not None,
         normed=statistics is not None,
+        statistics=node.op == "told_gemm",
     )
 
 
@@ -251,7 +256,15 @@ def build(
         turn = turn_of(positions, x.device.id, **attrs)
         return multiply(x, w, Epilogue(bias, rotary=turn, normed=normed_by(statistics, w)), out)
 
-    return turned if nodes[0].op == "turned_gemm" else run
+    def told(*arrays: Array) -> Told:
+        """Return what a told_gemm is, which is no array to be written anywhere."""
+
+        def chosen(x: Array, w: Array, epilogue: Epilogue) -> Array:
+            return multiply(x, w.T, epilogue, None)
+
+        return told_gemm(*arrays, activation=attrs["activation"], multiply=chosen)
+
+    return {"turned_gemm": turned, "told_gemm": told}.get(nodes[0].op, run)
 
 
 def _fits(choice: gemm_model.Choice | None, problem: Problem, x: Array, w: Array) -> bool:

@@ -272,7 +272,7 @@ class Program(Closing):
         # Caches grow by a token a run: no class of shapes is worth a search.
         steps = self._writes(inputs)
         classed = (self.options.tune != "off" or self.device is not None) and not steps
-        key: tuple[int | str, ...] = ("steps",) if steps and self.options.fold_norms else ()
+        key: tuple[int | str, ...] = ("steps",) if steps else ()
         key = tuple(shapes_class(sizes).values()) if classed else key
         with self._lock:
             ready = self._open(key)

@@ -212,6 +212,31 @@ def lengths(config: dict[str, Any], mask: str | None, hopper: bool) -> dict[str,
     return {"ahead": sorted(set(ahead)), "launched": sorted(launched)}
 
 
+def folded(tune: str) -> dict[str, list[str]]:
+    """Return what a decoder asks for whose norms are folded, and what is compiled ahead for it."""
+    import cupy
+
+    from stof_cupy import models
+    from stof_cupy.runtime import Options, Program
+
+    ahead = recorded_ahead()
+    config = {**GPT2, "n_embd": 768, "n_head": 12, "n_layer": 3}
+    graph = models.build(config, models.random_weights(config)).graph
+    options = Options(tune=tune, fold_norms=True, record=False)
+    made = Program(graph, backend="cuda", dtype="bfloat16", options=options)
+    runs = []
+    for seq in (512, 512, *np.random.default_rng(0).integers(257, 513, 20).tolist()):
+        ids = cupy.asarray(np.zeros((8, seq), np.int32))
+        fake_cuda.LOG.clear()
+        made.run({"ids": ids, "positions": ids, "rows": ids[:, :1]})
+        runs.append([name for kind, name in fake_cuda.LOG if kind == "launch"])
+    return {
+        "ahead": ahead,
+        "again": runs[1],
+        "launched": sorted({n for run in runs[1:] for n in run}),
+    }
+
+
 if __name__ == "__main__":
     os.environ["STOF_CACHE_DIR"] = sys.argv[1]
     fake_cuda.install(H100)
@@ -220,4 +245,5 @@ if __name__ == "__main__":
     found |= {"ragged": ragged(), "another device": another_device()}
     found |= {"token": token()}
     found |= {f"lengths, {each}": lengths(CASES[each[0]][0], *each[1:]) for each in LENGTHS}
+    found |= {f"folded, {tune}": folded(tune) for tune in ("off", "fast")}
     print(json.dumps(found))

@@ -126,3 +126,17 @@ def test_kernels_of_packed_runs_are_compiled_ahead_too(told: dict[str, Any]) -> 
     launched = set(kernels(told["ragged"]["runs"][0]))
     assert {name.split("_")[0] for name in launched} >= {"attention", "mask", "gemm"}
     assert launched <= set(told["ragged"]["ahead"])
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_folded_norms_are_told_by_products_tuned_or_not(told: dict[str, Any], tune: str) -> None:
+    found = told[f"folded, {tune}"]
+    names = found["again"]
+    # All but the last one, whose norm is not of products alone.
+    telling = [name for name in names if name.startswith("gemm_sm") and "_statistics" in name]
+    assert len(telling) == 2 * 3 - 1
+    assert sum("_normed" in name for name in names) == 2 * 3
+    # No product could tell of the embeddings.
+    assert sum(name.startswith("row_statistics") for name in names) <= 1
+    assert sum(name.startswith("layer_norm") for name in names) <= 1
+    assert set(found["launched"]) <= set(found["ahead"])
