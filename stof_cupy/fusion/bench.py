@@ -119,6 +119,8 @@ class Site:
             for each in graphs:
                 left = each.left_to_the_model()
                 specs += products.kernels(left, self.sizes, self.dtype, facts)
+                normed = (piece.nodes[0] for piece in each.fused if _is_normed(piece.nodes))
+                specs += products.norm_kernels(normed, self.sizes, self.dtype, facts)
             if not built and not masked:
                 specs += self._attention(graphs)
         compile_ahead(specs, facts.arch, later=lengths)
@@ -145,6 +147,10 @@ class Site:
         )
         inputs = example_inputs(lowered.graph, self.sizes, self.inputs, self.dtype, self.device)
         return lambda: executor.run(inputs)
+
+
+def _is_normed(nodes: Sequence[Node]) -> bool:
+    return [node.op for node in nodes] == ["gemm", "layer_norm"]
 
 
 def _is_known(given: Any) -> bool:

@@ -8,7 +8,7 @@ kept for a whole class of sizes, so that another length asks for no other kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from stof_cupy.graph.calls import Told, told_gemm
 from stof_cupy.graph.memory import bound
 from stof_cupy.graph.turned import in_one, normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
+from stof_cupy.jit.catalogue import layer_norm as layer_norm_spec
 from stof_cupy.jit.decoder_kernels import FEW_ROWS
 from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
@@ -30,7 +31,9 @@ from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
-__all__ = ["CHOICES", "build", "is_product", "kernels", "predicted", "settings"]
+__all__ = [
+    *("CHOICES", "build", "is_product", "kernels", "norm_kernels", "predicted", "settings"),
+]
 
 Array: TypeAlias = Any
 Setting: TypeAlias = "tuple[tuple[str, int], ...]"
@@ -149,20 +152,40 @@ def _kernels(
     found: dict[KernelSpec, None] = {}
     if node.op == "turned_gemm":
         found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
+    for problem in _problems(node, sizes, dtype):
+        if node.op == "turned_gemm" and not _turns(problem, node, facts):
+            problem = _unturned(problem)
+        choice = gemm_model.choose(problem, _layout(problem), facts)
+        if isinstance(choice, gemm_sm80.Config):
+            found[choice.spec(problem)] = None
+        else:
+            found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
+    return found
+
+
+def _problems(node: Node, sizes: Mapping[str, int], dtype: str) -> Iterator[Problem]:
+    """Yield a product at lengths of the class of `sizes`, so that every choice is met."""
     most = shapes_class(sizes).get("seq", 0)
     # A choice changes where another row of tiles begins.
     rows = max(_problem(node, {**sizes, "seq": 1}).m, 1)
     step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
     for seq in range(most, most // 2, -step):
         problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
-        if node.op == "turned_gemm" and not _turns(problem, node, facts):
-            problem = _unturned(problem)
         if problem.m:
-            choice = gemm_model.choose(problem, _layout(problem), facts)
-            if isinstance(choice, gemm_sm80.Config):
-                found[choice.spec(problem)] = None
-            else:
-                found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
+            yield problem
+
+
+def norm_kernels(
+    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    """Return as `kernels` what `gemm_layer_norm` asks for, beside a plain product's."""
+    found: dict[KernelSpec, None] = {}
+    for node in {_form(node): node for node in nodes}.values():
+        found[layer_norm_spec(dtype)] = None
+        for problem in _problems(node, sizes, dtype):
+            plan = gemm_choice.norm(problem, _layout(problem), facts)
+            if plan is not None:
+                found[gemm_sm90_spec(dtype, plan.config, problem.epilogue)] = None
     return found
 
 

@@ -6,6 +6,7 @@ Kernels compute nothing here; that they are right is for other tests.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -140,3 +141,11 @@ def test_folded_norms_are_told_by_products_tuned_or_not(told: dict[str, Any], tu
     assert sum(name.startswith("row_statistics") for name in names) <= 1
     assert sum(name.startswith("layer_norm") for name in names) <= 1
     assert set(found["launched"]) <= set(found["ahead"])
+
+
+def test_products_and_norms_in_one_kernel_are_compiled_for_all_lengths(
+    told: dict[str, Any],
+) -> None:
+    ahead, launched = (set(told["joined"][name]) for name in ("ahead", "launched"))
+    assert len([name for name in launched if re.search(r"_norm\d_bias_residual", name)]) > 1
+    assert launched <= ahead
