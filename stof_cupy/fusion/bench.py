@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from stof_cupy.fusion.ledger import Budget, Span
 from stof_cupy.fusion.lower import Lowered, fused_by, lower_one
 from stof_cupy.fusion.pieces import Piece
 from stof_cupy.graph import Executor, Graph, Node
-from stof_cupy.jit.ahead import compile_ahead
+from stof_cupy.jit.ahead import compile_ahead, compiling
 from stof_cupy.jit.launch import rehearsal
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.masks import BsrMask, DeviceMask, MaskStack
@@ -100,8 +101,21 @@ class Site:
             takes little longer at this one.
         """
         facts = self.machine.facts
+        if facts is not None:
+            compile_ahead(self._wanted(graphs, lengths), facts.arch, later=lengths)
+
+    @contextmanager
+    def compiling(self, lowered: Lowered) -> Iterator[None]:
+        """Compile what is asked for at all lengths of the class while in the context."""
+        facts = self.machine.facts
+        arch = "" if facts is None else facts.arch
+        with compiling(self._wanted((lowered,), True), arch, later=True):
+            yield
+
+    def _wanted(self, graphs: Sequence[Lowered], lengths: bool) -> list[KernelSpec]:
+        facts = self.machine.facts
         if facts is None or self.device is None:
-            return
+            return []
         inputs = {name: each for name, each in self.inputs.items() if _is_known(each)}
         built = len(inputs) < sum(each is not None for each in self.inputs.values())
         with rehearsal():
@@ -123,7 +137,7 @@ class Site:
                 specs += products.norm_kernels(normed, self.sizes, self.dtype, facts)
             if not built and not masked:
                 specs += self._attention(graphs)
-        compile_ahead(specs, facts.arch, later=lengths)
+        return specs
 
     def _attention(self, graphs: Iterable[Lowered]) -> Iterator[KernelSpec]:
         """Yield what each distinct attention asks for at some lengths of the class."""

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,7 @@ def recorded_ahead() -> list[str]:
         return 0
 
     bench.compile_ahead = documents.compile_ahead = noted  # type: ignore[assignment]
+    bench.compiling = lambda *specs, **how: nullcontext(noted(*specs, **how))  # type: ignore[assignment]
     return ahead
 
 
