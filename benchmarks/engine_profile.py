@@ -56,9 +56,9 @@ def _us(node: Node, sizes: dict[str, int], mask: Any, facts: Any) -> float:
     if node.op in _PRODUCTS:
         tells = node.op == "told_gemm"
         plain = replace(node, op="gemm", attrs=(*node.attrs, ("gated", False))) if tells else node
-        problem = products._problem(plain, sizes)
+        problem = products.problem_of(plain, sizes)
         problem = replace(problem, epilogue=replace(problem.epilogue, statistics=tells))
-        return gemm_model.explain(problem, products._layout(problem), facts)[0].us
+        return gemm_model.explain(problem, products.layout_of(problem), facts)[0].us
     if node.op == "attention":
         q, k = (bound(each.shape, sizes) for each in node.inputs[:2] if each is not None)
         problem = Problem("bfloat16", q[0], q[1], k[1], q[2], k[2], q[3], k[3])

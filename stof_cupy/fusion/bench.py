@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import StofError
-from stof_cupy.fusion import products
+from stof_cupy.fusion import lengths as of_lengths
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.fusion.examples import example_inputs
@@ -132,9 +132,9 @@ class Site:
         if lengths:
             for each in graphs:
                 left = each.left_to_the_model()
-                specs += products.kernels(left, self.sizes, self.dtype, facts)
+                specs += of_lengths.kernels(left, self.sizes, self.dtype, facts)
                 normed = (piece.nodes[0] for piece in each.fused if _is_normed(piece.nodes))
-                specs += products.norm_kernels(normed, self.sizes, self.dtype, facts)
+                specs += of_lengths.norm_kernels(normed, self.sizes, self.dtype, facts)
             if not built and not masked:
                 specs += self._attention(graphs)
         return specs
@@ -261,17 +261,22 @@ class PieceSpace:
         return Lowered(graph, () if kernel is None else fused_by(kernel, nodes, setting))
 
     def rules(self) -> list[Span]:
-        """Return the scheme of the exact rewrites: as much as is left as one operator."""
+        """Return the scheme of the exact rewrites: as much as is left as one operator.
+
+        Or as is run by a kernel that is sure to be faster.
+        """
         legal, spans, at = set(self._segments), [], 0
         while at < len(self.kinds):
-            stops = [
-                stop
-                for start, stop in legal
-                if start == at and len(self._lowered((start, stop))[1]) == 1
-            ]
+            stops = [span[1] for span in legal if span[0] == at and self._is_rule(span)]
             spans.append((at, max(stops)))
             at = spans[-1][1]
         return spans
+
+    def _is_rule(self, span: Span) -> bool:
+        _, nodes, kernel = self._lowered(span)
+        if len(nodes) == 1 or kernel is None or kernel.sure is None:
+            return len(nodes) == 1
+        return kernel.sure(nodes, self._site.sizes, self._site.machine)
 
     def names(self, span: Span) -> str:
         """Return the operators of a segment for people."""

@@ -48,6 +48,9 @@ class Kernel:
     build : callable, optional
         ``(operators, what they read from outside, setting) -> call``, which takes the arrays of
         those, of one operator all its operands, and ``out=``. None: each has a call of its own.
+    sure : callable, optional
+        ``(operators, sizes, machine) -> bool``: whether analysis is so sure that it is faster than
+        its parts that the rules take it, too, without a search.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Kernel:
     settings: Callable[[Sequence[Node], Sizes, Machine], tuple[Setting, ...]]
     seconds: Callable[[Sequence[Node], Sizes, int, Machine, Setting], float]
     build: Callable[[Sequence[Node], Sequence[Any], Setting], Callable[..., Array]] | None = None
+    sure: Callable[[Sequence[Node], Sizes, Machine], bool] | None = None
 
 
 def kernel_of(nodes: Sequence[Node], backend: str) -> Kernel | None:
@@ -174,6 +178,10 @@ def _product_and_norm_seconds(
     return _product_seconds(nodes[:1], sizes, itemsize, machine, ())
 
 
+def _product_and_norm_sure(nodes: Sequence[Node], sizes: Sizes, machine: Machine) -> bool:
+    return products.normed_in_one(nodes[0], sizes, machine)
+
+
 def _product_seconds(
     nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
 ) -> float:
@@ -256,6 +264,7 @@ KERNELS = (
         _no_settings,
         _product_and_norm_seconds,
         _build_product_and_norm,
+        _product_and_norm_sure,
     ),
     Kernel(
         "add and norm",

@@ -8,31 +8,28 @@ kept for a whole class of sizes, so that another length asks for no other kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from stof_cupy.fusion.cost import Machine, shapes_class
+from stof_cupy.fusion.cost import Machine
 from stof_cupy.graph import Node
 from stof_cupy.graph.calls import Told, told_gemm
 from stof_cupy.graph.memory import bound
-from stof_cupy.graph.turned import in_one, normed_by, turn_of
+from stof_cupy.graph.turned import normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
-from stof_cupy.jit.catalogue import layer_norm as layer_norm_spec
 from stof_cupy.jit.decoder_kernels import FEW_ROWS
-from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
-from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
-from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
 __all__ = [
-    *("CHOICES", "build", "is_product", "kernels", "norm_kernels", "predicted", "settings"),
+    *("CHOICES", "build", "is_product", "layout_of", "normed_in_one", "predicted", "problem_of"),
+    "settings",
 ]
 
 Array: TypeAlias = Any
@@ -70,7 +67,7 @@ def settings(
     """
     if machine.facts is None:
         return ((),)
-    problem = _problem(nodes[0], sizes)
+    problem = problem_of(nodes[0], sizes)
     found = _estimates(problem, machine.facts)
     # One that turns may as well be two kernels, which the empty setting can choose.
     turns = nodes[0].op == "turned_gemm"
@@ -87,7 +84,7 @@ def _has_another(problem: Problem, found: Mapping[Setting, float], facts: Device
         return True
     best = next(iter(found), None)
     for dtype in ("float16", "bfloat16"):
-        own = gemm_choice.choices(replace(problem, dtype=dtype), _layout(problem), facts)[0]
+        own = gemm_choice.choices(replace(problem, dtype=dtype), layout_of(problem), facts)[0]
         if not isinstance(own, gemm_sm80.Config | gemm_sm90.Plan) or _setting(own) != best:
             return True
     return False
@@ -99,11 +96,11 @@ def predicted(
     """Return the seconds of a product at a setting; None where the model does not know it."""
     if machine.facts is None:
         return None
-    found = _estimates(_problem(nodes[0], sizes), machine.facts)
+    found = _estimates(problem_of(nodes[0], sizes), machine.facts)
     return found.get(setting, min(found.values())) if found else None
 
 
-def _problem(node: Node, sizes: Mapping[str, int]) -> Problem:
+def problem_of(node: Node, sizes: Mapping[str, int]) -> Problem:
     x, w = node.inputs[:2]
     rows = 0 if x is None else math.prod(bound(x.shape[:-1], sizes))
     depth = 0 if w is None else bound(w.shape[1:], sizes)[0]
@@ -128,88 +125,15 @@ def _kind(node: Node) -> EpilogueKind:
     )
 
 
-def kernels(
-    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
-) -> dict[KernelSpec, None]:
-    """Return what the model chooses for products at the lengths of the class of `sizes`.
-
-    So that all of them are compiled when the class is first met, and none at another length of it.
-    """
-    found: dict[KernelSpec, None] = {}
-    for node in {_form(node): node for node in nodes}.values():  # layers are alike
-        found |= _kernels(node, sizes, dtype, facts)
-    return found
+def normed_in_one(node: Node, sizes: Mapping[str, int], machine: Machine) -> bool:
+    """Whether `gemm_layer_norm` has one kernel for a product and the norm of its rows."""
+    problem = problem_of(node, sizes)
+    return machine.facts is not None and (
+        gemm_choice.norm(problem, layout_of(problem), machine.facts) is not None
+    )
 
 
-def _form(node: Node) -> Any:
-    shapes = tuple(None if each is None else each.shape for each in node.inputs)
-    return node.op, node.attrs, shapes
-
-
-def _kernels(
-    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
-) -> dict[KernelSpec, None]:
-    found: dict[KernelSpec, None] = {}
-    if node.op == "turned_gemm":
-        found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
-    for problem in _problems(node, sizes, dtype):
-        if node.op == "turned_gemm" and not _turns(problem, node, facts):
-            problem = _unturned(problem)
-        choice = gemm_model.choose(problem, _layout(problem), facts)
-        if isinstance(choice, gemm_sm80.Config):
-            found[choice.spec(problem)] = None
-        else:
-            found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
-    return found
-
-
-def _problems(node: Node, sizes: Mapping[str, int], dtype: str) -> Iterator[Problem]:
-    """Yield a product at lengths of the class of `sizes`, so that every choice is met."""
-    most = shapes_class(sizes).get("seq", 0)
-    # A choice changes where another row of tiles begins.
-    rows = max(_problem(node, {**sizes, "seq": 1}).m, 1)
-    step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
-    for seq in range(most, most // 2, -step):
-        problem = replace(_problem(node, {**sizes, "seq": seq}), dtype=dtype)
-        if problem.m:
-            yield problem
-
-
-def norm_kernels(
-    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
-) -> dict[KernelSpec, None]:
-    """Return as `kernels` what `gemm_layer_norm` asks for, beside a plain product's."""
-    found: dict[KernelSpec, None] = {}
-    for node in {_form(node): node for node in nodes}.values():
-        found[layer_norm_spec(dtype)] = None
-        for problem in _problems(node, sizes, dtype):
-            plan = gemm_choice.norm(problem, _layout(problem), facts)
-            if plan is not None:
-                found[gemm_sm90_spec(dtype, plan.config, problem.epilogue)] = None
-    return found
-
-
-def _turns(problem: Problem, node: Node, facts: DeviceFacts) -> bool:
-    """Whether one kernel computes what `turned_gemm` does, by the model."""
-    attrs, kind = dict(node.attrs), problem.epilogue.rotary
-    if kind is None:
-        return False
-    columns = attrs["heads"] * attrs["head_dim"]
-    return in_one(_unturned(problem), kind, columns, _layout(problem), facts)
-
-
-def _unturned(problem: Problem) -> Problem:
-    return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
-
-
-_ROWS = 64
-"""Of the smallest tile."""
-
-_LENGTHS = 512
-"""Lengths of a class that are looked at, at most; one takes a fifth of a millisecond."""
-
-
-def _layout(problem: Problem) -> gemm_sm90.Layout | None:
+def layout_of(problem: Problem) -> gemm_sm90.Layout | None:
     """Return how operands lie: weights as the executor uploads them, the others like them."""
     return gemm_sm90.Layout() if problem.k % 8 == 0 else None
 
@@ -219,7 +143,7 @@ def _estimates(problem: Problem, facts: DeviceFacts) -> Mapping[Setting, float]:
     """Return seconds by setting, the least first."""
     if not problem.m:
         return {}
-    every = gemm_model.explain(problem, _layout(problem), facts)
+    every = gemm_model.explain(problem, layout_of(problem), facts)
     return {_setting(each.choice): each.us * 1e-6 for each in every}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stof_cupy.fusion import products, structured
+from stof_cupy.fusion import lengths, products, structured
 from stof_cupy.fusion.bench import PieceSpace, Site
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import NUMPY, machine_of
@@ -70,7 +70,7 @@ def test_settings_are_the_models_candidates_best_first() -> None:
     times = [products.predicted([node], SIZES, MACHINE, each) for each in found]
     assert len(found) > 6 and len(set(found)) == len(found)
     assert times == sorted(times) and times[0] == products.predicted([node], SIZES, MACHINE, ())
-    problem = products._problem(node, SIZES)
+    problem = products.problem_of(node, SIZES)
     assert (problem.m, problem.n, problem.k) == (4096, 768, 768)
     for setting in found:
         choice = products._choice(setting)
@@ -121,7 +121,7 @@ def test_what_does_not_fit_what_is_given_is_left_to_the_model(
 def test_the_kernel_for_every_gpu_always_fits() -> None:
     node = product(depth=77)
     x, w = np.zeros((3, 77), np.float16), np.zeros((768, 77), np.float16)
-    assert products._fits(gemm_sm80.Config(GEMM_TILES[0]), products._problem(node, SIZES), x, w)
+    assert products._fits(gemm_sm80.Config(GEMM_TILES[0]), products.problem_of(node, SIZES), x, w)
 
 
 def test_a_tuned_layer_names_a_kernel_for_every_product(tmp_path: Path) -> None:
@@ -187,14 +187,14 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
     assert times == sorted(times, key=float) and times[0] is not None  # type: ignore[arg-type]
     plain = products.predicted([product(3072, 2048)], SIZES, MACHINE, ())
     assert plain is not None and times[0] > plain
-    names = [each.name for each in products.kernels([node], SIZES, "bfloat16", H100)]
+    names = [each.name for each in lengths.kernels([node], SIZES, "bfloat16", H100)]
     assert names[0] == "rotary_bf16" and all("_turned64" in name for name in names[1:])
     # Heads of 128 leave a few rows too few tiles: there the product is a plain one.
     wide = g.constant("wide", np.zeros((6144, 4096), np.float32))
     how = {"frequency": np.ones(64), "heads": 40, "head_dim": 128}
     y = g.turned_gemm(g.input("y", ("batch", "seq", 4096), "float"), wide, at, **how)
     names = [
-        each.name for each in products.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
+        each.name for each in lengths.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
     ]
     assert len(names) > 1 and not any("turned" in name for name in names)
 
@@ -202,7 +202,7 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
 @pytest.mark.parametrize("batch", [1, 8, 16])
 def test_no_length_of_a_class_asks_for_another_kernel(batch: int) -> None:
     node = product(2304, 768)
-    ahead = products.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
+    ahead = lengths.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
     for seq in range(1025, 2049):
         problem = Problem("bfloat16", batch * seq, 2304, 768, products._kind(node))
         choice = gemm_model.choose(problem, Layout(), H100)
@@ -219,7 +219,7 @@ def test_what_gemm_itself_would_choose_can_be_chosen(monkeypatch: pytest.MonkeyP
     node = product()
     assert () not in products.settings([node], SIZES, MACHINE)
     assert products.settings([node], {"batch": 1, "seq": 2}, MACHINE)[0] == ()
-    best, other = gemm_model.explain(products._problem(node, SIZES), Layout(), H100)[:2]
+    best, other = gemm_model.explain(products.problem_of(node, SIZES), Layout(), H100)[:2]
     for own in (other.choice, Vendor(0)):
         with monkeypatch.context() as patch:
             patch.setattr(gemm_choice, "choices", lambda *_, own=own: (own, best.choice))

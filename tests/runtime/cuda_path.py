@@ -239,8 +239,8 @@ def folded(tune: str) -> dict[str, list[str]]:
     }
 
 
-def joined() -> dict[str, list[str]]:
-    """Return what is launched where products and norms are searched for as one, as `lengths`."""
+def joined(tune: str) -> dict[str, list[str]]:
+    """Return as `lengths` what is launched where products and norms may be one kernel."""
     import cupy
 
     from stof_cupy import models
@@ -253,7 +253,7 @@ def joined() -> dict[str, list[str]]:
     gemm_choice.norm.cache_clear()
     try:
         ahead = recorded_ahead()
-        made = Program(graph, backend="cuda", options=Options(tune="fast", record=False))
+        made = Program(graph, backend="cuda", options=Options(tune=tune, record=False))
         names = []
         for seq in (512, *np.random.default_rng(0).integers(257, 513, 30).tolist()):
             ids = {name: cupy.zeros((8, seq), np.int32) for name in ("ids", "token_types")}
@@ -275,5 +275,5 @@ if __name__ == "__main__":
     found |= {"token": token()}
     found |= {f"lengths, {each}": lengths(CASES[each[0]][0], *each[1:]) for each in LENGTHS}
     found |= {f"folded, {tune}": folded(tune) for tune in ("off", "fast")}
-    found["joined"] = joined()
+    found |= {f"joined, {tune}": joined(tune) for tune in ("off", "fast")}
     print(json.dumps(found))

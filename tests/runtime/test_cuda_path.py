@@ -143,9 +143,10 @@ def test_folded_norms_are_told_by_products_tuned_or_not(told: dict[str, Any], tu
     assert set(found["launched"]) <= set(found["ahead"])
 
 
+@pytest.mark.parametrize("tune", ["off", "fast"])
 def test_products_and_norms_in_one_kernel_are_compiled_for_all_lengths(
-    told: dict[str, Any],
+    told: dict[str, Any], tune: str
 ) -> None:
-    ahead, launched = (set(told["joined"][name]) for name in ("ahead", "launched"))
+    ahead, launched = (set(told[f"joined, {tune}"][name]) for name in ("ahead", "launched"))
     assert len([name for name in launched if re.search(r"_norm\d_bias_residual", name)]) > 1
     assert launched <= ahead
