@@ -33,6 +33,9 @@ import numpy as np
 from engine_stacks import ANCHORS, GRID, Cell
 from engine_table import results, row, table
 
+from stof_cupy.ops import attention_candidates, gemm_model
+from stof_cupy.runtime import Options, Program
+
 WAYS = ("ours", "eager", "compiled", "flex")
 SPENT = 0.5  # seconds of timing a way
 ERROR = 2.0  # times that of eager bfloat16, which everyone may be off
@@ -51,6 +54,10 @@ def main() -> None:
     )
     parser.add_argument("--commit", default="", help="what is measured, for the file")
     parser.add_argument("--device", default="cuda", help="cpu: to try this program, not to measure")
+    parser.add_argument(
+        "--hopper", action="store_true", help="with kernels that are not chosen by themselves yet"
+    )
+    parser.add_argument("--fold", action="store_true", help="norms folded where that should pay")
     parser.add_argument("--profile", action="store_true", help="show our kernels, GPU only")
     parser.add_argument("--table", action="store_true", help="show the file")
     args = parser.parse_args()
@@ -61,13 +68,17 @@ def main() -> None:
         lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("ways", {}).keys()]
         cells += lacking[: args.next]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
+    attention_candidates.HOPPER |= args.hopper
+    gemm_model.ALL_OF_HOPPER |= args.hopper
     began = time.perf_counter()
+    options = Options(tune=args.tune, fold_norms=None if args.fold else False)
+    how = {"hopper": args.hopper, "fold": args.fold, "commit": args.commit}
     profiled = args.profile and args.device == "cuda"
     for cell in cells:
         if time.perf_counter() - began > args.budget:
             print(f"{cell}: not begun, the budget is spent")
             continue
-        line = run(cell, ways, args.tune, args.device, profiled) | {"commit": args.commit}
+        line = run(cell, ways, options, args.device, profiled) | how
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(row(line), flush=True)
@@ -83,7 +94,7 @@ def _named(name: str) -> Iterable[Cell]:
 
 
 def run(
-    cell: Cell, ways: Iterable[str], tune: str, device: str, profiled: bool = False
+    cell: Cell, ways: Iterable[str], options: Options, device: str, profiled: bool = False
 ) -> dict[str, Any]:
     """Return what the ways take through a cell, each found right before it is timed."""
     began = time.perf_counter()
@@ -92,7 +103,7 @@ def run(
     for way in ways:
         start = time.perf_counter()
         try:
-            call, more = made.way(way, tune)
+            call, more = made.way(way, options)
             first = call()
             made.wait()
             cold = time.perf_counter() - start
@@ -142,12 +153,14 @@ class _Shared:
         off = got[: len(exact)].float() - exact
         return float(off.square().mean().sqrt() / exact.square().mean().sqrt())
 
-    def way(self, name: str, tune: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
+    def way(
+        self, name: str, options: Options
+    ) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
         """Return a call that gives an array, and what else is to be said once it has run."""
         if name != "ours":
             call = self._peers.model(self.cell, name, self.tensors, self._torch.bfloat16)
             return lambda: call(self.x), dict
-        program, inputs = ours(self.cell, self._host, self._x, tune, self._device)
+        program, inputs = ours(self.cell, self._host, self._x, options, self._device)
 
         def more() -> dict[str, Any]:
             for _ in range(2):  # recorded, then replayed
@@ -214,14 +227,12 @@ class _Shared:
 
 
 def ours(
-    cell: Cell, weights: dict[str, Any], x: Any, tune: str, device: str
+    cell: Cell, weights: dict[str, Any], x: Any, options: Options, device: str
 ) -> tuple[Any, dict[str, Any]]:
     """Return our program and its inputs, on the device."""
-    from stof_cupy.runtime import Options, Program
-
     backend = "cuda" if device == "cuda" else "numpy"
     graph = stacks.graph(cell.stack, weights)
-    program = Program(graph, backend=backend, dtype="bfloat16", options=Options(tune=tune))
+    program = Program(graph, backend=backend, dtype="bfloat16", options=options)
     xp: Any = np
     if backend == "cuda":
         import cupy as xp

@@ -27,7 +27,7 @@ from stof_cupy.fusion import fuse_epilogues, products, structured
 from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import bound
-from stof_cupy.ops import attention_candidates, attention_model, gemm_model
+from stof_cupy.ops import attention_candidates, attention_model, gemm_choice, gemm_model
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_demand import Case
 
@@ -44,8 +44,27 @@ _LAUNCH_US = 2.0
 def predicted(graph: Graph, cell: Cell, mask: Any, facts: Any = H100) -> list[tuple[str, float]]:
     """Return what runs in a graph and its microseconds by the models, in order."""
     sizes = {"batch": cell.batch, "seq": cell.seq}
-    nodes = [node for node in graph.nodes() if node.kind in ("CI", "MI")]
-    return [(_label(node, sizes), _us(node, sizes, mask, facts)) for node in nodes]
+    nodes, uses = [node for node in graph.nodes() if node.kind in ("CI", "MI")], graph.uses()
+    found = []
+    for node in nodes:
+        source = node.inputs[0]
+        if node.op == "layer_norm" and source in nodes and uses[source] == 1:
+            joined = _joined_us(source, sizes, facts)
+            if joined is not None:
+                label, _ = found.pop()
+                found.append((f"{label} + layer_norm", joined))
+                continue
+        found.append((_label(node, sizes), _us(node, sizes, mask, facts)))
+    return found
+
+
+def _joined_us(node: Node, sizes: dict[str, int], facts: Any) -> float | None:
+    """Return the time of a product and its norm if they are one kernel."""
+    problem = products.problem_of(node, sizes) if node.op == "gemm" else None
+    plan = problem and gemm_choice.norm(problem, products.layout_of(problem), facts)
+    if problem is None or plan is None:
+        return None
+    return gemm_model.predict(plan, problem, facts, gemm_model.Constants()).us
 
 
 def _label(node: Node, sizes: dict[str, int]) -> str:
@@ -74,15 +93,14 @@ def _us(node: Node, sizes: dict[str, int], mask: Any, facts: Any) -> float:
     return _LAUNCH_US + size / (_L2_BYTES if size <= facts.l2_bytes / 2 else rate)
 
 
-def layers(cell: Cell, fold: bool = False) -> tuple[Graph, Any, int]:
-    """Return three layers of a cell's stack as they run, their mask, and the operators of one."""
+def layers(cell: Cell, fold: bool = False) -> tuple[Graph, Any]:
+    """Return three layers of a cell's stack as they run, and their mask."""
     few = replace(cell.stack, layers=3)
     arrays = stacks.weights(few) if not few.rotary else _nothing(few)
     graph = structured(stacks.graph(few, arrays))
     graph = fuse_epilogues(fold_norms(graph) if fold else graph)
     graph = tell_statistics(graph) if fold else graph
-    count = sum(node.kind in ("CI", "MI") for node in graph.nodes())
-    return graph, stacks.pattern(replace(cell, stack=few)), count // 3
+    return graph, stacks.pattern(replace(cell, stack=few))
 
 
 def _nothing(stack: stacks.Stack) -> dict[str, Any]:
@@ -172,9 +190,10 @@ def shown(
 def show(cell: Cell, call: Callable[[], Any]) -> None:
     """Print where the time of a run of a cell goes; if it cannot be watched, say so and go on."""
     try:
-        graph, mask, size = layers(cell)
-        expected = predicted(graph, cell, mask)[size : 2 * size]
-        lines = shown(measured(call), cell.stack.layers, expected)
+        graph, mask = layers(cell)
+        every = predicted(graph, cell, mask)
+        size = len(every) // 3
+        lines = shown(measured(call), cell.stack.layers, every[size : 2 * size])
     except Exception as error:  # a profiler that is not there is no reason to lose what was timed
         lines = [f"not profiled: {type(error).__name__}: {error}"]
     print(f"{cell}: " + "\n".join(lines), flush=True)
@@ -192,9 +211,10 @@ def main() -> None:
     attention_candidates.HOPPER |= args.hopper
     gemm_model.ALL_OF_HOPPER |= args.hopper
     for cell in map(Cell.parse, args.cells):
-        graph, mask, size = layers(cell, args.fold)
-        layer = predicted(graph, cell, mask)[size : 2 * size]
-        count = cell.stack.layers
+        graph, mask = layers(cell, args.fold)
+        every = predicted(graph, cell, mask)
+        size, count = len(every) // 3, cell.stack.layers
+        layer = every[size : 2 * size]
         total = count * sum(us for _, us in layer) / 1e3
         goal = f", goal {GOALS[str(cell)]}" if str(cell) in GOALS else ""
         print(f"{cell}: {total:.3f} ms in {count * size} kernels{goal}")

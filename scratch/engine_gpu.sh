@@ -20,7 +20,8 @@ for step in $steps; do
       $T tests/runtime/test_program_gpu.py > "$OUT/runtime.txt" 2>&1
       grep -hE "^[0-9]+ (passed|failed)|passed|failed" "$OUT/tests.txt" "$OUT/runtime.txt" | tail -2; grep -hE "^(FAILED|ERROR|E  )" "$OUT/tests.txt" "$OUT/runtime.txt" | cut -c1-170 | head -30 ;;
     # the five stacks: ours, and eager for the error's floor; each kernel's time beside the predicted one. TUNE=off|fast|full, WAYS=ours,eager,flex
-    ours) timeout 280 python3 benchmarks/engine_grid.py --out "$OUT/ours.jsonl" --cells ${CELLS:-anchors} --ways "${WAYS:-ours,eager}" --tune "${TUNE:-fast}" --profile --commit "$COMMIT" 2>&1 \
+    # HOW=--hopper: with Hopper's attention and all of its products, norms in them (off in the tree); HOW="--hopper --fold": norms folded where that should pay
+    ours) timeout 280 python3 benchmarks/engine_grid.py --out "$OUT/ours.jsonl" --cells ${CELLS:-anchors} --ways "${WAYS:-ours,eager}" --tune "${TUNE:-fast}" ${HOW:-} --profile --commit "$COMMIT" 2>&1 \
         | tee "$OUT/ours.txt" | grep -vE "Warning|^ *warn|profiler" ;;
     # from an empty cache, and in a second process; then what 100 lengths compile (0 is right)
     first) timeout 200 python3 benchmarks/engine_first.py --cells ${CELLS:-bert-base:8x512:longformer gpt2:16x2048:full} --tune ${TUNE:-fast} --out "$OUT/first.jsonl" 2>&1 | tail -8 ;;
@@ -31,7 +32,7 @@ for step in $steps; do
     # ours and all peers, a cell after another, added to what there is
     peers) cp -n benchmarks/results/engine_grid_h100.jsonl "$OUT/" 2>/dev/null
       if [ -n "${NEXT:-}" ]; then pick="--next $NEXT"; else pick="--cells ${CELLS:-anchors}"; fi
-      timeout 570 python3 benchmarks/engine_grid.py --out "$OUT/engine_grid_h100.jsonl" $pick --ways "${WAYS:-ours,eager,flex,compiled}" --budget "${BUDGET:-400}" --commit "$COMMIT" --table 2>&1 | tee "$OUT/peers.txt" | tail -14 ;;
+      timeout 570 python3 benchmarks/engine_grid.py --out "$OUT/engine_grid_h100.jsonl" $pick --ways "${WAYS:-ours,eager,flex,compiled}" --budget "${BUDGET:-400}" ${HOW:-} --commit "$COMMIT" --table 2>&1 | tee "$OUT/peers.txt" | tail -14 ;;
     # the search against exhaustive, random and rules; ablations
     search) timeout 200 python3 -m pytest -q -p no:cacheprovider benchmarks/bench_search.py -m gpu -s -k table > "$OUT/search.txt" 2>&1; grep -v "^$" "$OUT/search.txt" | tail -30 ;;
   esac
