@@ -27,9 +27,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import engine_profile
 import engine_stacks as stacks
 import numpy as np
 from engine_stacks import ANCHORS, GRID, Cell
+from engine_table import results, row, table
+
+from stof_cupy.ops import attention_candidates, gemm_model
+from stof_cupy.runtime import Options, Program
 
 WAYS = ("ours", "eager", "compiled", "flex")
 SPENT = 0.5  # seconds of timing a way
@@ -49,46 +54,48 @@ def main() -> None:
     )
     parser.add_argument("--commit", default="", help="what is measured, for the file")
     parser.add_argument("--device", default="cuda", help="cpu: to try this program, not to measure")
+    parser.add_argument(
+        "--hopper", action="store_true", help="with kernels that are not chosen by themselves yet"
+    )
+    parser.add_argument("--fold", action="store_true", help="norms folded where that should pay")
+    parser.add_argument("--profile", action="store_true", help="show our kernels, GPU only")
     parser.add_argument("--table", action="store_true", help="show the file")
     args = parser.parse_args()
     ways = args.ways.split(",")
     cells = [cell for name in args.cells for cell in _named(name)]
     if args.next:
-        there = _results(args.out)
+        there = results(args.out)
         lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("ways", {}).keys()]
         cells += lacking[: args.next]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
+    attention_candidates.HOPPER |= args.hopper
+    gemm_model.ALL_OF_HOPPER |= args.hopper
     began = time.perf_counter()
+    options = Options(tune=args.tune, fold_norms=None if args.fold else False)
+    how = {"hopper": args.hopper, "fold": args.fold, "commit": args.commit}
+    profiled = args.profile and args.device == "cuda"
     for cell in cells:
         if time.perf_counter() - began > args.budget:
             print(f"{cell}: not begun, the budget is spent")
             continue
-        line = run(cell, ways, args.tune, args.device) | {"commit": args.commit}
+        line = run(cell, ways, options, args.device, profiled) | how
         with args.out.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(_row(line), flush=True)
+        print(row(line), flush=True)
     if args.table:
-        print("\n".join(table(_results(args.out))))
+        print("\n".join(table(results(args.out))))
 
 
 def _named(name: str) -> Iterable[Cell]:
     return {"anchors": ANCHORS, "grid": GRID}.get(name) or [Cell.parse(name)]
 
 
-def _results(path: Path) -> dict[str, Any]:
-    """Return the lines of a file by cell: of each way the newest."""
-    found: dict[str, Any] = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        line = json.loads(text)
-        before = found.get(line["cell"], {"ways": {}})
-        found[line["cell"]] = line | {"ways": before["ways"] | line["ways"]}
-    return found
-
-
 # ---------------------------------------------------------------- one cell
 
 
-def run(cell: Cell, ways: Iterable[str], tune: str, device: str) -> dict[str, Any]:
+def run(
+    cell: Cell, ways: Iterable[str], options: Options, device: str, profiled: bool = False
+) -> dict[str, Any]:
     """Return what the ways take through a cell, each found right before it is timed."""
     began = time.perf_counter()
     made = _Shared(cell, device)
@@ -96,7 +103,7 @@ def run(cell: Cell, ways: Iterable[str], tune: str, device: str) -> dict[str, An
     for way in ways:
         start = time.perf_counter()
         try:
-            call, more = made.way(way, tune)
+            call, more = made.way(way, options)
             first = call()
             made.wait()
             cold = time.perf_counter() - start
@@ -106,6 +113,8 @@ def run(cell: Cell, ways: Iterable[str], tune: str, device: str) -> dict[str, An
                 raise AssertionError(f"error {error:.3g}, eager bfloat16 has {made.floor:.3g}")
             del first
             line["ways"][way] |= made.times(way, call)
+            if profiled and way == "ours":
+                engine_profile.show(cell, call)
         except Exception as error:  # of a peer a fact about it, of ours one about us
             line["ways"][way] = {"failed": f"{type(error).__name__}: {error}"[:300]}
         made.forget()
@@ -144,12 +153,14 @@ class _Shared:
         off = got[: len(exact)].float() - exact
         return float(off.square().mean().sqrt() / exact.square().mean().sqrt())
 
-    def way(self, name: str, tune: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
+    def way(
+        self, name: str, options: Options
+    ) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
         """Return a call that gives an array, and what else is to be said once it has run."""
         if name != "ours":
             call = self._peers.model(self.cell, name, self.tensors, self._torch.bfloat16)
             return lambda: call(self.x), dict
-        program, inputs = ours(self.cell, self._host, self._x, tune, self._device)
+        program, inputs = ours(self.cell, self._host, self._x, options, self._device)
 
         def more() -> dict[str, Any]:
             for _ in range(2):  # recorded, then replayed
@@ -216,14 +227,12 @@ class _Shared:
 
 
 def ours(
-    cell: Cell, weights: dict[str, Any], x: Any, tune: str, device: str
+    cell: Cell, weights: dict[str, Any], x: Any, options: Options, device: str
 ) -> tuple[Any, dict[str, Any]]:
     """Return our program and its inputs, on the device."""
-    from stof_cupy.runtime import Options, Program
-
     backend = "cuda" if device == "cuda" else "numpy"
     graph = stacks.graph(cell.stack, weights)
-    program = Program(graph, backend=backend, dtype="bfloat16", options=Options(tune=tune))
+    program = Program(graph, backend=backend, dtype="bfloat16", options=options)
     xp: Any = np
     if backend == "cuda":
         import cupy as xp
@@ -259,40 +268,6 @@ def machine(where: str) -> dict[str, Any]:
     found |= {"date": time.strftime("%Y-%m-%d"), "torch_cuda": torch.version.cuda}
     facts = None if where == "cpu" else device.facts()
     return found | ({} if facts is None else {"gpu": facts.name, "driver": facts.driver})
-
-
-# ---------------------------------------------------------------- the table
-
-
-def _row(line: dict[str, Any]) -> str:
-    parts = []
-    for way, found in line["ways"].items():
-        shown = f"{found['p50_ms']:8.3f}" if "p50_ms" in found else f"  ({found['failed'][:60]})"
-        parts.append(f"{way} {shown}")
-    ratio = best_over_ours(line)
-    gain = "" if ratio is None else f"  {ratio:5.2f}x"
-    return f"{line['cell']:28} {'  '.join(parts)}{gain}  [{line['seconds']:.0f} s]"
-
-
-def best_over_ours(line: dict[str, Any]) -> float | None:
-    """Return the best time of torch.compile over ours, or None where one is missing."""
-    times = {way: found.get("p50_ms") for way, found in line["ways"].items()}
-    compiled = [t for t in (times.get(way) for way in ("compiled", "flex", "flex-v")) if t]
-    mine = times.get("ours")
-    return min(compiled) / mine if compiled and mine else None
-
-
-def table(results: dict[str, Any]) -> list[str]:
-    """Return all cells as lines, and what they come to."""
-    ratios = [r for r in map(best_over_ours, results.values()) if r is not None]
-    lines = [_row(line) for line in results.values()]
-    if ratios:
-        mean = float(np.exp(np.mean(np.log(ratios))))
-        lines.append(
-            f"{len(ratios)} cells: {mean:.2f}x the best torch.compile by geometric mean, "
-            f"{min(ratios):.2f}x at least"
-        )
-    return lines
 
 
 if __name__ == "__main__":

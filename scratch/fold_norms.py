@@ -2,9 +2,10 @@
 
 PYTHONPATH=. python scratch/fold_norms.py [results.json]
 
-For each stack: ms of a run as one CUDA graph with norms as they are, and folded (`tune="off"`: what
-is told by products; `tune="fast"`: kernels chosen by the clock, statistics by a pass of their own),
-in turns; and the distance of both from NumPy in float32 on two layers.
+For each stack: ms of a run as one CUDA graph with norms as they are, and folded (statistics are told
+by products), not tuned and tuned, in turns; and the distance of both from NumPy in float32 on two layers.
+By the models folding saves 0.6 of 11.6 to 12.9 ms of gpt2 16x2048, 0.1 of llama's quarter and nothing of
+gpt2 8x512. If it is right and pays so, `Options.fold_norms` may be None by default: where it pays.
 """
 
 from __future__ import annotations

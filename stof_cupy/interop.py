@@ -192,7 +192,7 @@ def _from_array_like(x: Any, name: str) -> np.ndarray[Any, Any]:
         array = np.asarray(x)
     except (TypeError, ValueError) as error:
         ragged = isinstance(x, (list, tuple))
-        hint = "rows of different lengths are to be padded" if ragged else str(error)
+        hint = "its rows differ in shape" if ragged else str(error)
         raise DTypeError(mismatch(name, type(x).__name__, "an array", hint)) from error
     if array.dtype.kind not in "biuf" and not is_float(array.dtype):
         given = f"{type(x).__name__} (as an array: {array.dtype})"

@@ -81,7 +81,7 @@ def test_array_likes_become_numpy(x: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ([[1, 2], [3]], "ids: got list, expected an array; rows of different lengths"),
+        ([[1, 2], [3]], "ids: got list, expected an array; its rows differ in shape"),
         ("text", "ids: got str"),
         (["a", "b"], "ids: got list"),
         (None, "ids: got NoneType"),

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import StofError
-from stof_cupy.fusion import products
+from stof_cupy.fusion import lengths as of_lengths
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import Machine, shapes_class
+from stof_cupy.fusion.examples import example_inputs
 from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
 from stof_cupy.fusion.ledger import Budget, Span
 from stof_cupy.fusion.lower import Lowered, fused_by, lower_one
 from stof_cupy.fusion.pieces import Piece
 from stof_cupy.graph import Executor, Graph, Node
-from stof_cupy.graph.memory import bound
-from stof_cupy.jit.ahead import compile_ahead
+from stof_cupy.jit.ahead import compile_ahead, compiling
 from stof_cupy.jit.launch import rehearsal
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.masks import BsrMask, MaskStack
+from stof_cupy.masks import BsrMask, DeviceMask, MaskStack
 
-__all__ = ["PieceSpace", "Site", "Stopwatch", "example_inputs", "wall_clock"]
+__all__ = ["PieceSpace", "Site", "Stopwatch", "wall_clock"]
 
 Stopwatch: TypeAlias = "Callable[[Callable[[], Any]], float]"
 """Takes a call without arguments, returns the seconds that it takes."""
@@ -78,9 +75,12 @@ class Site:
         except (StofError, MemoryError):
             return float("inf")
 
-    def kernels(self, lowered: Lowered) -> list[KernelSpec]:
-        """Return the kernels that a graph asks for, of which none is compiled for that."""
-        with rehearsal() as wanted:
+    def kernels(self, lowered: Lowered, *, near: bool = False) -> list[KernelSpec]:
+        """Return the kernels that a graph asks for, of which none is compiled for that.
+
+        And those that are `near`, see `rehearsal`.
+        """
+        with rehearsal(near=near) as wanted:
             try:
                 self._run_of(lowered)()
             except (StofError, MemoryError):
@@ -90,32 +90,54 @@ class Site:
     def compile(self, *graphs: Lowered, lengths: bool = False) -> None:
         """Compile what graphs ask for, several kernels at a time; without a GPU there is nothing.
 
-        Attention by masks that a run builds is not: those keep what kernels made of them.
+        Attention by a mask that is built at every call is not: that takes the GPU.
 
         Parameters
         ----------
         *graphs : Lowered
         lengths : bool
             Whether to compile what is asked for at other lengths of the class, too: by products,
-            and by attention where there is no mask, which would be of one length.
+            and by attention. Of masks of other lengths nothing is known; they may well take what
+            takes little longer at this one.
         """
         facts = self.machine.facts
+        if facts is not None:
+            compile_ahead(self._wanted(graphs, lengths), facts.arch, later=lengths)
+
+    @contextmanager
+    def compiling(self, lowered: Lowered) -> Iterator[None]:
+        """Compile what is asked for at all lengths of the class while in the context."""
+        facts = self.machine.facts
+        arch = "" if facts is None else facts.arch
+        with compiling(self._wanted((lowered,), True), arch, later=True):
+            yield
+
+    def _wanted(self, graphs: Sequence[Lowered], lengths: bool) -> list[KernelSpec]:
+        facts = self.machine.facts
         if facts is None or self.device is None:
-            return
-        inputs = {name: each for name, each in self.inputs.items() if _is_of_the_host(each)}
+            return []
+        inputs = {name: each for name, each in self.inputs.items() if _is_known(each)}
         built = len(inputs) < sum(each is not None for each in self.inputs.values())
-        site = replace(self, inputs=inputs)
-        specs = [spec for each in graphs for spec in site.kernels(each)]
+        with rehearsal():
+            taken = {
+                name: each.rehearsed() if isinstance(each, DeviceMask) else each
+                for name, each in inputs.items()
+            }
+        site = replace(self, inputs=taken)
+        masked = any(hasattr(each, "schedule") for each in inputs.values())
+        near = lengths and masked
+        specs = [spec for each in graphs for spec in site.kernels(each, near=near)]
         if built:  # which attention runs then is another one
             specs = [spec for spec in specs if not spec.name.startswith("attention")]
         if lengths:
             for each in graphs:
                 left = each.left_to_the_model()
-                specs += products.kernels(left, self.sizes, self.dtype, facts)
-            masked = any(isinstance(each, BsrMask | MaskStack) for each in inputs.values())
+                specs += of_lengths.kernels(left, self.sizes, self.dtype, facts)
+                normed = (piece.nodes[0] for piece in each.fused if _is_normed(piece.nodes))
+                specs += of_lengths.norm_kernels(normed, self.sizes, self.dtype, facts)
             if not built and not masked:
                 specs += self._attention(graphs)
-        compile_ahead(specs, facts.arch, later=lengths)
+        return specs
 
     def _attention(self, graphs: Iterable[Lowered]) -> Iterator[KernelSpec]:
         """Yield what each distinct attention asks for at some lengths of the class."""
@@ -137,13 +159,17 @@ class Site:
             fused=lowered.fused,
             uploads=self.uploads,
         )
-        inputs = example_inputs(lowered.graph, self)
+        inputs = example_inputs(lowered.graph, self.sizes, self.inputs, self.dtype, self.device)
         return lambda: executor.run(inputs)
 
 
-def _is_of_the_host(given: Any) -> bool:
-    """Whether an input is a mask that the host has lowered, or an array of lengths."""
-    if isinstance(given, BsrMask | MaskStack):
+def _is_normed(nodes: Sequence[Node]) -> bool:
+    return [node.op for node in nodes] == ["gemm", "layer_norm"]
+
+
+def _is_known(given: Any) -> bool:
+    """Whether an input is a mask that has its lists, or an array of lengths."""
+    if isinstance(given, BsrMask | MaskStack | DeviceMask):
         return True
     return getattr(getattr(given, "dtype", None), "kind", "") in ("i", "u")
 
@@ -158,43 +184,6 @@ def wall_clock(run: Callable[[], Any], *, least: int = 3, enough: float = 0.05) 
         took = time.perf_counter() - start
         best, spent, count = min(best, took), spent + took, count + 1
     return best
-
-
-def example_inputs(graph: Graph, site: Site) -> dict[str, Any]:
-    """Return inputs to time a graph with: given ones, else normal numbers, and ids of 0."""
-    inputs: dict[str, Any] = {}
-    for name, node in graph.inputs.items():
-        if name in site.inputs or node.dtype in ("mask", "lengths", "cache"):
-            inputs[name] = site.inputs.get(name)
-            continue
-        shape = bound(node.shape, site.sizes)
-        drawn = "float32" if site.device is None else site.dtype
-        block = np.zeros(_BLOCK, np.int32) if node.dtype == "int" else _normal(drawn)
-        inputs[name] = np.resize(block, shape) if site.device is None else _tiled(block, shape)
-    return inputs
-
-
-_BLOCK = 1 << 16
-"""Numbers that are drawn, and repeated: drawing as many as there are takes longer than a search."""
-
-
-@lru_cache(maxsize=4)
-def _normal(dtype: str) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).standard_normal(_BLOCK, np.float32).astype(as_dtype(dtype))
-
-
-def _tiled(block: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Any:
-    """Return an array on the current device that repeats a block, by doubling."""
-    import cupy
-
-    flat = cupy.empty(math.prod(shape), block.dtype)
-    done = min(flat.size, block.size)
-    flat[:done] = cupy.asarray(block[:done])
-    while done < flat.size:
-        more = min(done, flat.size - done)
-        flat[done : done + more] = flat[:more]
-        done += more
-    return flat.reshape(shape)
 
 
 class PieceSpace:
@@ -272,17 +261,22 @@ class PieceSpace:
         return Lowered(graph, () if kernel is None else fused_by(kernel, nodes, setting))
 
     def rules(self) -> list[Span]:
-        """Return the scheme of the exact rewrites: as much as is left as one operator."""
+        """Return the scheme of the exact rewrites: as much as is left as one operator.
+
+        Or as is run by a kernel that is sure to be faster.
+        """
         legal, spans, at = set(self._segments), [], 0
         while at < len(self.kinds):
-            stops = [
-                stop
-                for start, stop in legal
-                if start == at and len(self._lowered((start, stop))[1]) == 1
-            ]
+            stops = [span[1] for span in legal if span[0] == at and self._is_rule(span)]
             spans.append((at, max(stops)))
             at = spans[-1][1]
         return spans
+
+    def _is_rule(self, span: Span) -> bool:
+        _, nodes, kernel = self._lowered(span)
+        if len(nodes) == 1 or kernel is None or kernel.sure is None:
+            return len(nodes) == 1
+        return kernel.sure(nodes, self._site.sizes, self._site.machine)
 
     def names(self, span: Span) -> str:
         """Return the operators of a segment for people."""

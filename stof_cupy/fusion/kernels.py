@@ -48,6 +48,9 @@ class Kernel:
     build : callable, optional
         ``(operators, what they read from outside, setting) -> call``, which takes the arrays of
         those, of one operator all its operands, and ``out=``. None: each has a call of its own.
+    sure : callable, optional
+        ``(operators, sizes, machine) -> bool``: whether analysis is so sure that it is faster than
+        its parts that the rules take it, too, without a search.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Kernel:
     settings: Callable[[Sequence[Node], Sizes, Machine], tuple[Setting, ...]]
     seconds: Callable[[Sequence[Node], Sizes, int, Machine, Setting], float]
     build: Callable[[Sequence[Node], Sequence[Any], Setting], Callable[..., Array]] | None = None
+    sure: Callable[[Sequence[Node], Sizes, Machine], bool] | None = None
 
 
 def kernel_of(nodes: Sequence[Node], backend: str) -> Kernel | None:
@@ -180,6 +184,10 @@ def _product_and_norm_seconds(
     return apart + seconds([norm], sizes, itemsize, machine)
 
 
+def _product_and_norm_sure(nodes: Sequence[Node], sizes: Sizes, machine: Machine) -> bool:
+    return products.normed_in_one(nodes[0], sizes, machine) is not None
+
+
 def _product_seconds(
     nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
 ) -> float:
@@ -206,6 +214,40 @@ def _build_product_and_norm(
     return run
 
 
+def _sum_and_norm(nodes: Sequence[Node]) -> bool:
+    """Whether a norm is of a sum of rows, which it can read as two arrays."""
+    if len(nodes) != 2 or nodes[0].op != "add" or nodes[1].op not in _NORMS:
+        return False
+    x, y = nodes[0].inputs
+    return x is not None and y is not None and x.shape == y.shape and len(x.shape) > 1
+
+
+def _sum_and_norm_seconds(
+    nodes: Sequence[Node], sizes: Sizes, itemsize: int, machine: Machine, setting: Setting
+) -> float:
+    """Count the norm, and the other array that it reads."""
+    added = work(nodes[0], sizes, itemsize)
+    return seconds(nodes[1:], sizes, itemsize, machine) + added.reads[1] / machine.memory_bytes
+
+
+def _build_sum_and_norm(
+    nodes: Sequence[Node], inputs: Sequence[Node], setting: Setting
+) -> Callable[..., Array]:
+    total, norm = nodes
+    call, eps = CALLS[norm.op], dict(norm.attrs)["eps"]
+
+    def run(*arrays: Array, out: Array | None = None) -> Array:
+        given = dict(zip(inputs, arrays, strict=True))
+        x, y = (given[each] for each in total.inputs if each is not None)
+        weights = (given[each] for each in norm.inputs[1:] if each is not None)
+        return call(x, *weights, eps=eps, residual=y, out=out)
+
+    return run
+
+
+_NORMS = ("layer_norm", "rms_norm")
+
+
 KERNELS = (
     Kernel(
         "a product",
@@ -229,6 +271,15 @@ KERNELS = (
         _no_settings,
         _product_and_norm_seconds,
         _build_product_and_norm,
+        _product_and_norm_sure,
+    ),
+    Kernel(
+        "add and norm",
+        ("cuda",),
+        _sum_and_norm,
+        _no_settings,
+        _sum_and_norm_seconds,
+        _build_sum_and_norm,
     ),
     Kernel("gemm and gemm", ("cuda",), pairs.is_pair, pairs.settings, pairs.predicted, pairs.build),
     Kernel("blocks of rows", ("numpy",), _by_rows, _row_settings, _row_seconds, _build_rows),

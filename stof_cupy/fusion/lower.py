@@ -118,7 +118,7 @@ def fused_by(kernel: Kernel, nodes: Sequence[Node], setting: Setting) -> tuple[F
     if kernel.build is None or (len(nodes) == 1 and not setting):
         return ()
     inputs = nodes[0].inputs if len(nodes) == 1 else _outside(nodes)
-    return (Fused(tuple(nodes), inputs, kernel.build(nodes, inputs, setting)),)
+    return (Fused(tuple(nodes), inputs, kernel.build(nodes, inputs, setting), setting),)
 
 
 def _kernel(nodes: Sequence[Node], backend: str) -> Kernel:

@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.fusion import products
+from stof_cupy.fusion.cost import Machine, work
+from stof_cupy.fusion.lower import Lowered
 from stof_cupy.fusion.merge import readers_of
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.registry import OPS
-from stof_cupy.graph.substitute import Replacement, substitute
+from stof_cupy.graph.steps import Fused
+from stof_cupy.graph.substitute import Match, Replacement, replaced, substitute
 
-__all__ = ["fold_norms", "tell_statistics"]
+__all__ = ["fold_norms", "pays", "tell_statistics", "told"]
 
 _PRODUCTS = ("gemm", "turned_gemm")
 
@@ -56,9 +60,25 @@ def fold_norms(graph: Graph) -> Graph:
     folded = _Folded(graph)
     for norm in graph.nodes():
         if norm.op in ("layer_norm", "rms_norm") and _products_alone(norm, readers.get(norm, ())):
-            products = dict.fromkeys(user for user, _ in readers[norm])
-            found |= {product: folded.replacement(norm, product) for product in products}
+            users = dict.fromkeys(user for user, _ in readers[norm])
+            found |= {product: folded.replacement(norm, product) for product in users}
     return substitute(lambda node, uses: found.get(node), graph)
+
+
+def pays(graph: Graph, sizes: Mapping[str, int], itemsize: int, machine: Machine) -> bool:
+    """Whether analysis expects `fold_norms` to pay: on a GPU whose cache does not hold the rows.
+
+    What it saves is to write them normalised and to read them again. Smaller ones stay in the
+    cache, and a kernel that merges statistics takes as long as the norm.
+    """
+    readers = readers_of(graph)
+    folded = (
+        node
+        for node in graph.nodes()
+        if node.op in ("layer_norm", "rms_norm") and _products_alone(node, readers.get(node, ()))
+    )
+    most = max((work(node, sizes, itemsize).writes for node in folded), default=0)
+    return machine.facts is not None and most > machine.cache_size
 
 
 def tell_statistics(graph: Graph) -> Graph:
@@ -69,6 +89,26 @@ def tell_statistics(graph: Graph) -> Graph:
     graph : Graph
         After `fold_norms` and `fuse_epilogues`; left as it is.
     """
+    return substitute(_telling(graph), graph)
+
+
+def told(lowered: Lowered) -> Lowered:
+    """Do so in what was tuned: a product that tells runs with the setting that it had."""
+    graph, new = replaced(_telling(lowered.graph), lowered.graph)
+
+    def moved(each: Fused) -> Fused:
+        nodes = tuple(new[node] for node in each.nodes)
+        inputs = tuple(None if node is None else new[node] for node in each.inputs)
+        if len(nodes) == 1 and nodes[0].op == "told_rows":
+            (product,) = (node for node in nodes[0].inputs if node is not None)
+            call = products.build((product,), product.inputs, each.setting)
+            return Fused((product,), product.inputs, call, each.setting)
+        return Fused(nodes, inputs, each.call, each.setting)
+
+    return Lowered(graph, tuple(map(moved, lowered.fused)))
+
+
+def _telling(graph: Graph) -> Match:
     readers = readers_of(graph)
 
     def tells(node: Node | None) -> bool:
@@ -76,7 +116,7 @@ def tell_statistics(graph: Graph) -> Graph:
             return False
         return any(user.op == "row_statistics" for user, _ in readers[node])
 
-    def told(node: Node, read: str, **attrs: Any) -> Replacement:
+    def by(node: Node, read: str, **attrs: Any) -> Replacement:
         activation = dict(node.attrs)["activation"]
 
         def build(graph: Graph, new: tuple[Node | None, ...]) -> Node:
@@ -87,13 +127,13 @@ def tell_statistics(graph: Graph) -> Graph:
 
     def match(node: Node, uses: Mapping[Node, int]) -> Replacement | None:
         if tells(node):
-            return told(node, "told_rows")
+            return by(node, "told_rows")
         source = node.inputs[0] if node.op == "row_statistics" else None
         if source is None or not tells(source):
             return None
-        return told(source, "told_statistics", **dict(node.attrs))
+        return by(source, "told_statistics", **dict(node.attrs))
 
-    return substitute(match, graph)
+    return match
 
 
 def _products_alone(norm: Node, readers: Sequence[tuple[Node, str]]) -> bool:

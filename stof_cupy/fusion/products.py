@@ -8,35 +8,27 @@ kept for a whole class of sizes, so that another length asks for no other kernel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from stof_cupy.fusion.cost import Machine, shapes_class
+from stof_cupy.fusion.cost import Machine
 from stof_cupy.graph import Node
+from stof_cupy.graph.calls import Told, told_gemm
 from stof_cupy.graph.memory import bound
-from stof_cupy.graph.turned import in_one, normed_by, turn_of
+from stof_cupy.graph.turned import normed_by, turn_of
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.decoder_kernels import FEW_ROWS
-from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
-from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
-from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 
 __all__ = [
-    "CHOICES",
-    "build",
-    "is_product",
-    "kernels",
-    "normed_in_one",
-    "predicted",
-    "problem_of",
+    *("CHOICES", "build", "is_product", "layout_of", "normed_in_one", "predicted", "problem_of"),
     "settings",
 ]
 
@@ -47,9 +39,12 @@ CHOICES = (*GEMM_TILES, *GEMM_SM90_CONFIGS)
 """Tiles of the GEMM for every GPU, then configurations of Hopper's."""
 
 
+_OPS = ("gemm", "turned_gemm", "told_gemm")
+
+
 def is_product(nodes: Sequence[Node]) -> bool:
     """Whether operators are one product by a constant."""
-    if len(nodes) != 1 or nodes[0].op not in ("gemm", "turned_gemm"):
+    if len(nodes) != 1 or nodes[0].op not in _OPS:
         return False
     weight = nodes[0].inputs[1]
     return weight is not None and weight.op == "constant"
@@ -89,7 +84,7 @@ def _has_another(problem: Problem, found: Mapping[Setting, float], facts: Device
         return True
     best = next(iter(found), None)
     for dtype in ("float16", "bfloat16"):
-        own = gemm_choice.choices(replace(problem, dtype=dtype), _layout(problem), facts)[0]
+        own = gemm_choice.choices(replace(problem, dtype=dtype), layout_of(problem), facts)[0]
         if not isinstance(own, gemm_sm80.Config | gemm_sm90.Plan) or _setting(own) != best:
             return True
     return False
@@ -103,17 +98,6 @@ def predicted(
         return None
     found = _estimates(problem_of(nodes[0], sizes), machine.facts)
     return found.get(setting, min(found.values())) if found else None
-
-
-def normed_in_one(node: Node, sizes: Mapping[str, int], machine: Machine) -> float | None:
-    """Return the seconds of a product and the norm of its rows in one kernel; None: in two."""
-    problem = problem_of(node, sizes)
-    if machine.facts is None or not problem.m:
-        return None
-    plan = gemm_model.choose_norm(problem, _layout(problem), machine.facts)
-    if plan is None:
-        return None
-    return gemm_model.predict(plan, problem, machine.facts, gemm_model.Constants()).us * 1e-6
 
 
 def problem_of(node: Node, sizes: Mapping[str, int]) -> Problem:
@@ -135,74 +119,25 @@ def _kind(node: Node) -> EpilogueKind:
     return EpilogueKind(
         bias=bias is not None,
         activation=attrs["activation"],
-        gated=attrs["gated"],
+        gated=attrs.get("gated", False),
         residual=residual is not None,
         normed=statistics is not None,
+        statistics=node.op == "told_gemm",
     )
 
 
-def kernels(
-    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
-) -> dict[KernelSpec, None]:
-    """Return what the model chooses for products at the lengths of the class of `sizes`.
-
-    So that all of them are compiled when the class is first met, and none at another length of it.
-    """
-    found: dict[KernelSpec, None] = {}
-    for node in {_form(node): node for node in nodes}.values():  # layers are alike
-        found |= _kernels(node, sizes, dtype, facts)
-    return found
+def normed_in_one(node: Node, sizes: Mapping[str, int], machine: Machine) -> float | None:
+    """Return the seconds of a product and the norm of its rows in one kernel; None: in two."""
+    problem = problem_of(node, sizes)
+    if machine.facts is None or not problem.m:
+        return None
+    plan = gemm_choice.norm(problem, layout_of(problem), machine.facts)
+    if plan is None:
+        return None
+    return gemm_model.predict(plan, problem, machine.facts, gemm_model.Constants()).us * 1e-6
 
 
-def _form(node: Node) -> Any:
-    shapes = tuple(None if each is None else each.shape for each in node.inputs)
-    return node.op, node.attrs, shapes
-
-
-def _kernels(
-    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
-) -> dict[KernelSpec, None]:
-    found: dict[KernelSpec, None] = {}
-    if node.op == "turned_gemm":
-        found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
-    most = shapes_class(sizes).get("seq", 0)
-    # A choice changes where another row of tiles begins.
-    rows = max(problem_of(node, {**sizes, "seq": 1}).m, 1)
-    step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
-    for seq in range(most, most // 2, -step):
-        problem = replace(problem_of(node, {**sizes, "seq": seq}), dtype=dtype)
-        if node.op == "turned_gemm" and not _turns(problem, node, facts):
-            problem = _unturned(problem)
-        if problem.m:
-            choice = gemm_model.choose(problem, _layout(problem), facts)
-            if isinstance(choice, gemm_sm80.Config):
-                found[choice.spec(problem)] = None
-            else:
-                found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
-    return found
-
-
-def _turns(problem: Problem, node: Node, facts: DeviceFacts) -> bool:
-    """Whether one kernel computes what `turned_gemm` does, by the model."""
-    attrs, kind = dict(node.attrs), problem.epilogue.rotary
-    if kind is None:
-        return False
-    columns = attrs["heads"] * attrs["head_dim"]
-    return in_one(_unturned(problem), kind, columns, _layout(problem), facts)
-
-
-def _unturned(problem: Problem) -> Problem:
-    return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
-
-
-_ROWS = 64
-"""Of the smallest tile."""
-
-_LENGTHS = 512
-"""Lengths of a class that are looked at, at most; one takes a fifth of a millisecond."""
-
-
-def _layout(problem: Problem) -> gemm_sm90.Layout | None:
+def layout_of(problem: Problem) -> gemm_sm90.Layout | None:
     """Return how operands lie: weights as the executor uploads them, the others like them."""
     return gemm_sm90.Layout() if problem.k % 8 == 0 else None
 
@@ -212,7 +147,7 @@ def _estimates(problem: Problem, facts: DeviceFacts) -> Mapping[Setting, float]:
     """Return seconds by setting, the least first."""
     if not problem.m:
         return {}
-    every = gemm_model.explain(problem, _layout(problem), facts)
+    every = gemm_model.explain(problem, layout_of(problem), facts)
     return {_setting(each.choice): each.us * 1e-6 for each in every}
 
 
@@ -272,7 +207,15 @@ def build(
         turn = turn_of(positions, x.device.id, **attrs)
         return multiply(x, w, Epilogue(bias, rotary=turn, normed=normed_by(statistics, w)), out)
 
-    return turned if nodes[0].op == "turned_gemm" else run
+    def told(*arrays: Array) -> Told:
+        """Return what a told_gemm is, which is no array to be written anywhere."""
+
+        def chosen(x: Array, w: Array, epilogue: Epilogue) -> Array:
+            return multiply(x, w.T, epilogue, None)
+
+        return told_gemm(*arrays, activation=attrs["activation"], multiply=chosen)
+
+    return {"turned_gemm": turned, "told_gemm": told}.get(nodes[0].op, run)
 
 
 def _fits(choice: gemm_model.Choice | None, problem: Problem, x: Array, w: Array) -> bool:

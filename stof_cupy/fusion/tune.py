@@ -100,16 +100,15 @@ def tune(
     chain = Chain(graph)
     parts = pieces(chain)
     tuned = [_Piece(chain, part, site) for part in parts]
-    if budget is not None:
-        for each in tuned:
-            each.recall(mode, store)
+    if budget is not None and not all([each.recall(mode, store) for each in tuned]):
         site.compile(*(way for each in tuned if not each.cached for way in each.space.ways(budget)))
         weight = sum(part.stop - part.start for part in parts)
-        for number, each in enumerate(tuned):
-            share = (each.piece.stop - each.piece.start) / weight
-            allowed = replace(budget, seconds=budget.seconds * share)
-            title = f"piece {number + 1} of {len(tuned)}"
-            each.search(mode, allowed, store, seed, _told(watch, began, budget.seconds, title))
+        with site.compiling(_lowered(chain, tuned, site)):  # what is timed is there already
+            for number, each in enumerate(tuned):
+                share = (each.piece.stop - each.piece.start) / weight
+                allowed = replace(budget, seconds=budget.seconds * share)
+                title = f"piece {number + 1} of {len(tuned)}"
+                each.search(mode, allowed, store, seed, _told(watch, began, budget.seconds, title))
     return _finish(chain, tuned, site, mode, store, began)
 
 
@@ -158,12 +157,13 @@ class _Piece:
         if store is not None and math.isfinite(outcome.seconds):
             store.put(self._problem(mode), Found(outcome.scheme, outcome.settings, outcome.seconds))
 
-    def recall(self, mode: str, store: SchemeStore | None) -> None:
-        """Take what was found before, if there is such."""
+    def recall(self, mode: str, store: SchemeStore | None) -> bool:
+        """Take what was found before; whether there is such."""
         found = None if store is None else self._stored(store, mode)
         if found is not None:
             self.spans, self.settings = found.scheme.spans(), list(found.settings)
             self.cached = True
+        return self.cached
 
     def revert(self, store: SchemeStore | None, mode: str) -> None:
         """Go back to the rules, in the store too."""

@@ -32,13 +32,21 @@ def operands(
             taken.append(None)
             continue
         if not isinstance(node, Node) or not owns(node):
-            raise GraphError(
-                mismatch(f"{op.name}: {port.name}", reference(node), "a node of this graph")
-            )
+            raise GraphError(_no_node(f"{op.name}: {port.name}", node))
         if node.dtype != port.dtype:
             raise GraphError(mismatch(f"{op.name}: {port.name}", repr(node), f"dtype {port.dtype}"))
         taken.append(node)
     return tuple(taken)
+
+
+def _no_node(name: str, given: Any) -> str:
+    if given is None or isinstance(given, Node):
+        got = "nothing" if given is None else f"{reference(given)} of another one"
+        return mismatch(name, got, "a node of this graph")
+    kind, shape = type(given).__name__, getattr(given, "shape", None)
+    got = kind if shape is None else f"{kind} {tuple(shape)}"
+    hint = "graph.constant(name, array) makes a node of a NumPy array"
+    return mismatch(name, got, "a node of this graph", hint)
 
 
 def attributes(op: OpDef, given: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

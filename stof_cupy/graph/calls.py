@@ -25,7 +25,7 @@ from stof_cupy.ops.gemm_fold import merged_statistics, row_statistics
 from stof_cupy.ops.norm import layer_norm
 from stof_cupy.ops.relative_bias import RelativeBias
 
-__all__ = ["CALLS"]
+__all__ = ["CALLS", "Told", "told_gemm"]
 
 Array: TypeAlias = Any
 
@@ -47,27 +47,29 @@ def _gemm(
     return gemm(x, w.T, epilogue=epilogue, out=out)
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
     """Rows, and means and squares of each 64 columns of them."""
 
     rows: Array
     parts: Array
 
 
-def _told_gemm(
+def told_gemm(
     x: Array,
     w: Array,
     bias: Array | None,
     residual: Array | None,
-    statistics: Array | None,
+    statistics: Array | None = None,
     *,
     activation: str | None,
-) -> _Told:
+    multiply: Callable[..., Array] = gemm,
+) -> Told:
+    """Run the operator; the product itself is `multiply`, a `gemm`."""
     shape = (math.prod(x.shape[:-1]), -(-len(w) // SLAB), 2)
     parts = _empty(x, shape)
     normed = normed_by(statistics, w)
     epilogue = Epilogue(bias, activation, residual, normed=normed, statistics=parts)
-    return _Told(gemm(x, w.T, epilogue=epilogue), parts)
+    return Told(multiply(x, w.T, epilogue=epilogue), parts)
 
 
 def _empty(x: Array, shape: tuple[int, ...]) -> Array:
@@ -78,7 +80,7 @@ def _empty(x: Array, shape: tuple[int, ...]) -> Array:
     return cupy.empty(shape, np.float32)
 
 
-def _told_statistics(x: _Told, *, eps: float, centred: bool) -> Array:
+def _told_statistics(x: Told, *, eps: float, centred: bool) -> Array:
     columns = x.rows.shape[-1]
     found = merged_statistics(x.parts, columns, eps=eps, centred=centred)
     return found.reshape(*x.rows.shape[:-1], 2)
@@ -162,7 +164,7 @@ CALLS: Mapping[str, Callable[..., Array]] = MappingProxyType(
     {
         "gemm": _gemm,
         "row_statistics": _row_statistics,
-        "told_gemm": _told_gemm,
+        "told_gemm": told_gemm,
         "told_rows": lambda x: x.rows,
         "told_statistics": _told_statistics,
         "attention": _attention,

@@ -28,11 +28,14 @@ class Fused:
     call : callable
         Takes the arrays of `inputs`, and where to write the last result as ``out=``, or None;
         returns it.
+    setting : tuple of (str, int)
+        What a search has chosen for them; empty: nothing.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[Node | None, ...]
     call: Callable[..., Array]
+    setting: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ def verify(graph: Graph) -> None:
     Raises
     ------
     GraphError
-        If it has no output, a node needs itself, or a rule does not hold; names node and rule.
+        If it is no graph or has no output, a node needs itself, or a rule does not hold; names node
+        and rule.
 
     Examples
     --------
@@ -115,6 +116,8 @@ def verify(graph: Graph) -> None:
     Traceback (most recent call last):
     stof_cupy.errors.GraphError: graph empty: got no output, expected at least one
     """
+    if not isinstance(graph, Graph):
+        raise GraphError(mismatch("graph", type(graph).__name__, "a Graph"))
     if not graph.outputs:
         raise GraphError(mismatch(f"graph {graph.name}", "no output", "at least one"))
     for node in graph.nodes():

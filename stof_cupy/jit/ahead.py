@@ -10,14 +10,15 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from stof_cupy.jit import launch
 from stof_cupy.jit.cache import Store
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["compile_ahead", "main"]
+__all__ = ["compile_ahead", "compiling", "main"]
 
 _WORTH_IT = 3
 """Kernels from which on starting processes, half a second each, pays."""
@@ -26,9 +27,19 @@ _WORTH_IT = 3
 def compile_ahead(
     specs: Iterable[KernelSpec], arch: str, *, jobs: int | None = None, later: bool = False
 ) -> int:
-    """Compile what is not in the cache, and return how many kernels those were.
+    """Compile what is not in the cache, and return how many kernels those were; see `compiling`."""
+    with compiling(specs, arch, jobs=jobs, later=later) as count:
+        return count
 
-    A kernel that does not compile is left to whoever needs it, who is told why.
+
+@contextmanager
+def compiling(
+    specs: Iterable[KernelSpec], arch: str, *, jobs: int | None = None, later: bool = False
+) -> Iterator[int]:
+    """Compile what is not in the cache while in the context, at whose end it is there.
+
+    Gives how many kernels those are. A kernel that does not compile is left to whoever needs it,
+    who is told why.
 
     Parameters
     ----------
@@ -45,16 +56,19 @@ def compile_ahead(
     missing = [spec for spec in dict.fromkeys(specs) if store.find(spec, arch) is None]
     count = min(jobs or _cpus(), len(missing))
     few = len(missing) < (1 if later else _WORTH_IT) or count < (1 if later else 2)
-    if few or not sys.executable:
-        return 0  # compiled when they are loaded: no sooner ready elsewhere
-    shares = [missing[first::count] for first in range(count)]
+    running: list[subprocess.Popen[bytes]] = []
+    if not few and sys.executable:
+        try:
+            for first in range(count):
+                running.append(_start(store.root, arch, missing[first::count]))
+        except OSError:  # no more processes
+            missing = []
+    # Of none that are running, kernels are compiled when they are loaded.
     try:
-        running = [_start(store.root, arch, share) for share in shares]
-    except OSError:  # no more processes: kernels are compiled when they are loaded
-        return 0
-    for process in running:
-        process.wait()
-    return len(missing)
+        yield len(missing) if running else 0
+    finally:
+        for process in running:
+            process.wait()
 
 
 def _cpus() -> int:

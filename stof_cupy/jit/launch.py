@@ -24,7 +24,7 @@ from stof_cupy.jit.cache import Store
 from stof_cupy.jit.dependent import DependentLaunch, Function
 from stof_cupy.jit.spec import KernelSpec
 
-__all__ = ["Kernel", "kernel", "loaded", "rehearsal", "store"]
+__all__ = ["Kernel", "kernel", "loaded", "rehearsal", "store", "wants_near"]
 
 _DEFAULT_SMEM_LIMIT = 48 * 1024
 _OVERLAPS_FROM = 90
@@ -35,6 +35,7 @@ _CODES = {"u8": "Q", "i8": "q", "i4": "i", "u4": "I", "f4": "f"}
 _kernels: dict[tuple[KernelSpec, int], Kernel] = {}
 _lock = threading.Lock()
 _rehearsed: ContextVar[dict[KernelSpec, None] | None] = ContextVar("_rehearsed", default=None)
+_near: ContextVar[bool] = ContextVar("_near", default=False)
 
 
 class Kernel:
@@ -151,11 +152,17 @@ def loaded() -> list[str]:
 
 
 @contextmanager
-def rehearsal() -> Iterator[dict[KernelSpec, None]]:
+def rehearsal(*, near: bool = False) -> Iterator[dict[KernelSpec, None]]:
     """Give the kernels, as keys, that this thread asks for meanwhile; none is compiled or launched.
 
     What would have been computed is not: arrays hold what was in their memory before. So nothing
     may be run in it that keeps what it computes.
+
+    Parameters
+    ----------
+    near : bool
+        Whether who chooses among kernels is to ask for those too that are expected to take little
+        longer, as another length may take them: see `wants_near`.
 
     Examples
     --------
@@ -166,11 +173,17 @@ def rehearsal() -> Iterator[dict[KernelSpec, None]]:
     ['layer_norm_f16']
     """
     wanted: dict[KernelSpec, None] = {}
-    token = _rehearsed.set(wanted)
+    tokens = _rehearsed.set(wanted), _near.set(near)
     try:
         yield wanted
     finally:
-        _rehearsed.reset(token)
+        _rehearsed.reset(tokens[0])
+        _near.reset(tokens[1])
+
+
+def wants_near() -> bool:
+    """Whether this is a rehearsal that asks for more kernels than would be run."""
+    return _near.get()
 
 
 class _Nothing:

@@ -32,9 +32,13 @@ def to_tiles(obj: Any, name: str) -> Tiles:
         return lower(obj)
     if isinstance(obj, np.ndarray):
         return array_tiles(obj, name)
-    return scipy_tiles(
-        obj, name, "a BsrMask, a pattern, a boolean NumPy array or a scipy.sparse matrix"
-    )
+    hint = ""
+    if isinstance(obj, str):
+        hint = f"masks.from_spec({obj!r}, seq) makes a pattern of a text"
+    elif isinstance(obj, (list, tuple)):
+        hint = "numpy.array(mask, bool) makes an array"
+    expected = "a BsrMask, a pattern, a boolean NumPy array or a scipy.sparse matrix"
+    return scipy_tiles(obj, name, expected, hint)
 
 
 def array_tiles(array: NDArray[Any], name: str) -> Tiles:
@@ -51,7 +55,9 @@ def array_tiles(array: NDArray[Any], name: str) -> Tiles:
     return convert.from_dense(array)
 
 
-def scipy_tiles(obj: Any, name: str, expected: str = "a scipy.sparse matrix or array") -> Tiles:
+def scipy_tiles(
+    obj: Any, name: str, expected: str = "a scipy.sparse matrix or array", hint: str = ""
+) -> Tiles:
     """Return the tiles of a sparse matrix of scipy or cupyx; raises as `to_tiles` does."""
     # Such an object cannot exist before its module is loaded, so this never loads it.
     for module in ("scipy.sparse", "cupyx.scipy.sparse"):
@@ -60,7 +66,7 @@ def scipy_tiles(obj: Any, name: str, expected: str = "a scipy.sparse matrix or a
             if obj.ndim != 2:
                 raise ShapeError(mismatch(name, obj.shape, "(queries, keys)"))
             return convert.from_scipy(obj.get() if module.startswith("cupyx") else obj)
-    raise DTypeError(mismatch(name, type(obj).__name__, expected))
+    raise DTypeError(mismatch(name, type(obj).__name__, expected, hint))
 
 
 def require_shape(got: tuple[int, int], expected: tuple[int, ...] | None, name: str) -> None:

@@ -73,7 +73,7 @@ def integers(
         what was put into `later` is called.
     """
     array, _ = import_array(x, name)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" and array.size:  # of lists of nothing NumPy makes floats
         raise DTypeError(mismatch(name, f"an array of {array.dtype}", "an array of integers"))
     fits = array.ndim == len(shape) and all(
         got > 0 if isinstance(want, str) else got == want
@@ -82,6 +82,8 @@ def integers(
     if not fits:
         expected = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
         hint = "no size may be 0" if 0 in array.shape else ""
+        if array.size and array.ndim + 1 == len(shape):
+            hint = f"one alone is [{name}]"
         raise ShapeError(mismatch(name, array.shape, expected, hint))
     # A NumPy array is checked where it is, which costs no wait for the GPU.
     if not isinstance(array, np.ndarray):

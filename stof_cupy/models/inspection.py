@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from stof_cupy.fusion.report import Report
 from stof_cupy.graph import Graph
@@ -12,14 +11,13 @@ from stof_cupy.models import Model
 from stof_cupy.models.inputs import image_inputs, model_inputs, refuse_for_images
 from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
+from stof_cupy.runtime.closing import Closing
 from stof_cupy.runtime.profile import Profile
 
 __all__ = ["Inspection"]
 
-Self = TypeVar("Self", bound="Inspection")
 
-
-class Inspection:
+class Inspection(Closing):
     """The part of :class:`stof_cupy.TransformerEngine` that explains, times and ends."""
 
     config: dict[str, Any]
@@ -70,19 +68,3 @@ class Inspection:
         size = sum(array.size for array in self.graph.constants.values()) / 1e6
         head = f"{self.config['model_type']}, {size:.1f} M weights, on {self._target}"
         return f"{head}\n{self._program.explain()}"
-
-    def close(self) -> None:
-        """Free what the engine holds."""
-        raise NotImplementedError
-
-    def __enter__(self: Self) -> Self:
-        """Return the engine, to be closed at the end of a ``with`` block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import as_dtype
-from stof_cupy.errors import ArgumentError, ShapeError, StofError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, StofError, mismatch
 from stof_cupy.interop import Origin, export_array, import_array
 from stof_cupy.models import Model
 from stof_cupy.models.checks import Checks, checked, integers
@@ -25,16 +25,31 @@ def is_list(x: Any) -> bool:
 
     Nested lists of one length are an array, as NumPy has it.
 
+    Raises
+    ------
+    DTypeError
+        If it is text, or a list of texts.
+    ShapeError
+        If it is a list of nothing.
+
     Examples
     --------
-    >>> is_list([[1, 2], [3]]), is_list([[1, 2], [3, 4]]), is_list([np.ones(2), np.ones(2)])
+    >>> is_list([[1, 2], [3]]), is_list([[1, 2], [3, 4]]), is_list([np.ones(2), [3, 4]])
     (True, False, True)
     """
-    if not isinstance(x, (list, tuple)) or not x:
+    if isinstance(x, str) or (isinstance(x, (list, tuple)) and x and isinstance(x[0], str)):
+        hint = "encode() and generate() take text"
+        raise DTypeError(mismatch("x", "text", "the ids of its tokens", hint))
+    if not isinstance(x, (list, tuple)):
         return False
-    if all(hasattr(each, "shape") for each in x):
-        return all(len(each.shape) == 1 for each in x)
-    return all(isinstance(each, (list, tuple)) for each in x) and len({len(each) for each in x}) > 1
+    if not x:
+        raise ShapeError(mismatch("x", "no sequence", "at least one"))
+    lists = [isinstance(each, (list, tuple)) for each in x]
+    if all(lists):
+        return len({len(each) for each in x}) > 1
+    return all(
+        inner or len(getattr(each, "shape", ())) == 1 for inner, each in zip(lists, x, strict=True)
+    )
 
 
 def can_be_packed(model: Model) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from stof_cupy.jit import device, launch, nvrtc
 from stof_cupy.jit.attention_kernels import COMBINE_WARPS, KEYS
+from stof_cupy.masks import DeviceMask
 from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops import attention_sm90_launches
@@ -27,6 +28,9 @@ __all__ = ["blockwise_launches", "completed", "estimates", "launches", "prepared
 
 _AT_ONCE = 100
 """Blocks that any GPU starts at once, in whatever order."""
+
+_NEAR = 1.25
+"""Times the least: what half as many tokens or twice as many may make the least."""
 
 
 def run(
@@ -53,10 +57,22 @@ def run(
         if candidate is None:
             case, constants = _case(args)
             candidate = choose(case, constants, select=select)
+            if launch.wants_near():
+                _ask_for_near(explain(case, constants, select=select), completed(args, return_lse))
         args = completed(args, return_lse)
         if args.out.size:
             prepared(candidate, args)()
     return (args.out, args.lse) if return_lse else args.out
+
+
+def _ask_for_near(every: Sequence[Estimate], args: Args) -> None:
+    """Ask for the kernels that masks of other lengths may well take."""
+    near = (each.candidate for each in every if each.us <= _NEAR * every[0].us)
+    for candidate in {each.spec(args.problem): each for each in near}.values():
+        if isinstance(args.mask, DeviceMask):  # whose lists other kernels build
+            prepared(candidate, args)
+        else:
+            launch.kernel(candidate.spec(args.problem))
 
 
 def completed(args: Args, return_lse: bool) -> Args:

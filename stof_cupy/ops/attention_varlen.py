@@ -18,6 +18,7 @@ from stof_cupy.masks.positions import Align
 from stof_cupy.ops._arrays import Array, backend, check_shape
 from stof_cupy.ops.attention import attend
 from stof_cupy.ops.attention_args import Scores
+from stof_cupy.ops.attention_model import Select
 from stof_cupy.ops.relative_bias import RelativeBias
 
 __all__ = ["attention_varlen"]
@@ -43,6 +44,8 @@ def attention_varlen(
     sinks: Array | None = None,
     return_lse: bool = False,
     out: Array | None = None,
+    select: Select = "model",
+    explain: bool = False,
 ) -> Any:
     """Compute attention within each of several sequences that are packed, not padded.
 
@@ -82,6 +85,8 @@ def attention_varlen(
         Also return the natural logarithm of the sum of ``exp(score)``, sinks included.
     out : ndarray, optional
         As in `attention`.
+    select, explain
+        See `attention`.
 
     Returns
     -------
@@ -89,6 +94,8 @@ def attention_varlen(
         Shape ``(total_q, heads, value_dim)``, dtype of `q`.
     lse : ndarray
         Shape ``(total_q, heads)``, float32; with ``return_lse=True`` only.
+    estimates : tuple of Estimate
+        With ``explain=True``, in place of these.
 
     Raises
     ------
@@ -134,9 +141,10 @@ def attention_varlen(
     query, key, value, into = (
         None if x is None else x.swapaxes(0, 1)[None] for x in (q, k, v, out)
     )
-    made = attend(
-        query, key, value, packed, scores, kv_lengths=None, return_lse=return_lse, out=into
-    )
+    how: Any = {"kv_lengths": None, "return_lse": return_lse, "out": into}
+    made = attend(query, key, value, packed, scores, **how, select=select, explain=explain)
+    if explain:
+        return made
     result, lse = made if return_lse else (made, None)
     result = result[0].swapaxes(0, 1) if out is None else out
     return result if lse is None else (result, lse[0].T)

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.jit.ahead import compile_ahead
+from stof_cupy.jit.device import facts
+from stof_cupy.jit.mask_kernels import mask_build, mask_documents, mask_order
 from stof_cupy.masks import document_ids
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.segments import Segments
@@ -108,6 +111,8 @@ class Documents:
     def __init__(self, tokens: int, longest: int, *, causal: bool) -> None:
         import cupy
 
+        builds = mask_documents("int32"), mask_build((TILE, TILE), False), mask_order()
+        compile_ahead(builds, facts().arch)
         # Not from a pool, which could be of a stream.
         with cupy.cuda.using_allocator(None):
             self._ids = cupy.asarray(np.full(tokens, -1, np.int32))

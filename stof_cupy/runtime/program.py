@@ -16,6 +16,7 @@ from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
 from stof_cupy.graph.recorder import Recordings
+from stof_cupy.runtime.closing import Closing
 from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
 from stof_cupy.runtime.ready import (
@@ -35,7 +36,7 @@ Array: TypeAlias = Any
 Finish: TypeAlias = "Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]"
 
 
-class Program:
+class Program(Closing):
     """Runs a graph: a user's own block, or what a model family builds.
 
     Parameters
@@ -271,7 +272,7 @@ class Program:
         # Caches grow by a token a run: no class of shapes is worth a search.
         steps = self._writes(inputs)
         classed = (self.options.tune != "off" or self.device is not None) and not steps
-        key: tuple[int | str, ...] = ("steps",) if steps and self.options.fold_norms else ()
+        key: tuple[int | str, ...] = ("steps",) if steps else ()
         key = tuple(shapes_class(sizes).values()) if classed else key
         with self._lock:
             ready = self._open(key)

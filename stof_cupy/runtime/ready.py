@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
 from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
 from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.few_rows import few_row_pieces
-from stof_cupy.fusion.lower import Lowered
-from stof_cupy.fusion.norms import fold_norms, tell_statistics
+from stof_cupy.fusion.norms import fold_norms, pays, told
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
@@ -56,9 +56,10 @@ class Options:
         Called with a share and a text while tuning.
     recorder : Recorder or None
         What records. None: CUDA.
-    fold_norms : bool
+    fold_norms : bool or None
         Whether norms that products alone read are applied to the results of these
-        (:mod:`stof_cupy.fusion.norms`), except in steps of decoding. Not measured on a GPU yet.
+        (:mod:`stof_cupy.fusion.norms`), except in steps of decoding. None: where analysis expects
+        it to pay. Not measured on a GPU yet.
 
     Raises
     ------
@@ -74,7 +75,7 @@ class Options:
     store: SchemeStore | None = None
     watch: Callable[[float, str], None] | None = None
     recorder: Recorder | None = None
-    fold_norms: bool = False
+    fold_norms: bool | None = False
 
     def __post_init__(self) -> None:
         if self.tune not in MODES:
@@ -82,8 +83,8 @@ class Options:
             raise ArgumentError(mismatch("tune", repr(self.tune), expected))
         for name in ("tune_seconds", "graphs", "graph_bytes"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ArgumentError(mismatch(name, value, "0 or more"))
+            if value is not None and not (isinstance(value, int | float) and value >= 0):
+                raise ArgumentError(mismatch(name, repr(value), "a number of 0 or more"))
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,11 @@ class Ready:
         kinds = {name: node.dtype for name, node in graph.inputs.items()}
         given = {n: inputs.get(n) for n, kind in kinds.items() if kind in ("mask", "lengths")}
         site = Site(backend, dtype, device, machine, sizes, stopwatch, given, uploads)
-        graph = fold_norms(graph) if options.fold_norms and not steps else graph
+        fold = options.fold_norms
+        if fold is None:
+            fold = pays(graph, sizes, site.itemsize, machine)
+        fold &= not steps
+        graph = _folded(graph) if fold else graph
         mode = options.tune if classed else "off"
         tuned = tune(
             graph,
@@ -138,8 +143,8 @@ class Ready:
             store=None if mode == "off" else options.store or SchemeStore(),
             watch=options.watch,
         )
-        if options.fold_norms and not steps and not tuned.lowered.fused:  # else kernels are chosen
-            tuned = replace(tuned, lowered=Lowered(tell_statistics(tuned.lowered.graph), ()))
+        if fold:
+            tuned = replace(tuned, lowered=told(tuned.lowered))
         site.compile(tuned.lowered, lengths=classed)
         return cls.of(tuned, site)
 
@@ -158,6 +163,17 @@ class Ready:
         return _executor(tuned, self.site, fused, arena)
 
 
+_known: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
+
+
+def _folded(graph: Graph) -> Graph:
+    """Return a program's graph with norms folded; its weights take long to be made, so once."""
+    found = _known.get(graph)
+    if found is None:
+        found = _known[graph] = fold_norms(graph)
+    return found
+
+
 def _executor(tuned: Tuned, site: Site, fused: tuple[Fused, ...], arena: bool) -> Executor:
     return Executor(
         tuned.lowered.graph,
@@ -173,6 +189,11 @@ def _executor(tuned: Tuned, site: Site, fused: tuple[Fused, ...], arena: bool) -
 def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
     """Return what the symbolic dims are as far as the shapes of `inputs` say.
 
+    Raises
+    ------
+    ArgumentError
+        If `inputs` is no mapping.
+
     Examples
     --------
     >>> import numpy as np
@@ -181,6 +202,9 @@ def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
     >>> sizes_of(g, {"x": np.zeros((2, 3, 4))})
     {'batch': 2, 'seq': 3}
     """
+    if not isinstance(inputs, Mapping):
+        got = type(inputs).__name__
+        raise ArgumentError(mismatch("inputs", got, "a mapping of input names to arrays"))
     sizes: dict[str, int] = {}
     for name, node in graph.inputs.items():
         shape = tuple(getattr(inputs.get(name), "shape", ()))

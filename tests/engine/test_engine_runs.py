@@ -60,8 +60,13 @@ def test_packing_shares_the_weights(engine) -> None:
 
 def test_what_is_a_list() -> None:
     one, two = np.ones(3, int), np.ones(4, int)
-    assert is_list([one, two]) and is_list((one, one)) and is_list([[1], [1, 2]])
-    for array in (np.ones((2, 3), int), [[1, 2], [3, 4]], [one[None]], [], [1, 2], "ab"):
+    assert (
+        is_list([one, two])
+        and is_list((one, one))
+        and is_list([[1], [1, 2]])
+        and is_list([one, [1]])
+    )
+    for array in (np.ones((2, 3), int), [[1, 2], [3, 4]], [one[None]], [one[None], [3]], [1, 2]):
         assert not is_list(array)
 
 

@@ -19,7 +19,7 @@ from stof_cupy.fusion.lower import extract, lower, lower_one
 from stof_cupy.fusion.scheme import Scheme
 from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.graph.registry import OPS
-from stof_cupy.ops import gemm_model
+from stof_cupy.ops import gemm_model, reference_decoder
 from tests.fusion.stacks import WIDTH, constant, norm, paper_stack
 from tests.fusion.test_tune import H100
 
@@ -193,13 +193,21 @@ def test_a_run_of_no_rows() -> None:
     assert run(*arrays).shape == (2, 0, WIDTH)
 
 
-@pytest.mark.parametrize("span", [(7, 10), (12, 15)])
-def test_the_kernel_of_product_and_norm(span: tuple[int, int]) -> None:
-    """Which is for CUDA; on NumPy its operator does the same in two steps."""
+@pytest.mark.parametrize(
+    ("span", "name"),
+    [
+        ((7, 10), "gemm and layer_norm"),
+        ((12, 15), "gemm and layer_norm"),
+        ((8, 10), "add and norm"),
+        ((13, 15), "add and norm"),
+    ],
+)
+def test_kernels_that_end_in_a_norm(span: tuple[int, int], name: str) -> None:
+    """Which are for CUDA; on NumPy their operators do the same in two steps."""
     chain = Chain(paper_stack(1))
     graph, nodes = lower_one(chain, *span)
     kernel = kernel_of(nodes, "cuda")
-    assert kernel is not None and kernel.build is not None
+    assert kernel is not None and kernel.build is not None and kernel.name == name
     assert kernel.seconds(nodes, {"batch": 2, "seq": 5}, 2, NUMPY, ()) > 0
     reads = [each for node in nodes for each in node.inputs if each and each not in nodes]
     inputs = tuple(dict.fromkeys(reads))
@@ -255,3 +263,18 @@ def test_a_norm_costs_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> No
     gemm_model.choose_norm.cache_clear()
     assert found[512, True] < 0.8 * found[512, False]
     assert found[8, True] <= found[8, False]
+
+
+def test_a_norm_of_a_sum_of_rows_alone() -> None:
+    g = Graph("sums")
+    x, y = (g.input(name, ("batch", "seq", 8), "float") for name in "xy")
+    gain, shift = (g.constant(name, RNG.standard_normal(8)) for name in ("gain", "shift"))
+    both = [g.add(x, y), g.rms_norm(g.add(x, y), gain, eps=1e-6)]
+    kernel = kernel_of(both, "cuda")
+    assert kernel is not None and kernel.build is not None and kernel.name == "add and norm"
+    rows = RNG.standard_normal((2, 3, 8)).astype(np.float32), np.ones((2, 3, 8), np.float32)
+    got = kernel.build(both, (x, y, gain), ())(*rows, g.constants["gain"].astype(np.float32))
+    want = reference_decoder.rms_norm(rows[0] + 1, g.constants["gain"], eps=1e-6)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    bias = [g.add(x, shift), g.rms_norm(g.add(x, shift), gain, eps=1e-6)]
+    assert kernel_of(bias, "cuda") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,16 @@ from hypothesis import strategies as st
 
 from stof_cupy import models
 from stof_cupy.errors import GraphError
-from stof_cupy.fusion import structured
-from stof_cupy.fusion.norms import fold_norms, tell_statistics
+from stof_cupy.fusion import products, structured
+from stof_cupy.fusion.cost import NUMPY
+from stof_cupy.fusion.lower import Lowered
+from stof_cupy.fusion.norms import fold_norms, pays, tell_statistics, told
 from stof_cupy.fusion.rewrites import fuse_epilogues
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, Node, meaning
+from stof_cupy.graph.steps import Fused
 from stof_cupy.runtime import Options, Program
-from tests.runtime.cuda_path import BERT, GPT2, LLAMA, T5
+from tests.runtime.cuda_path import BERT, GPT2, H100, LLAMA, T5
 
 WIDTH = 6
 
@@ -157,3 +161,41 @@ def test_models_run_the_same(family: str, tune: str, tmp_path: Any) -> None:
         for fold in (False, True)
     }
     close(run[True], run[False], 3e-5)
+
+
+def test_what_was_tuned_tells_with_its_settings() -> None:
+    g = Graph("told")
+    x = g.input("x", ("batch", "seq", 64), "float")
+    w, gain = constant(g, "w", 64, 64), constant(g, "gain", 64)
+    y = g.gemm(x, w, None, x)
+    z = g.gemm(g.rms_norm(y, gain, eps=0.1), w)
+    g.output("y", g.add(z, y))
+    graph = fuse_epilogues(fold_norms(g))
+    first, second = (node for node in graph.nodes() if node.op == "gemm")
+    chosen = (("kernel", 1), ("splits", 1)), (("kernel", 2), ("splits", 1))
+    fused = [
+        Fused((node,), node.inputs, products.build((node,), node.inputs, setting), setting)
+        for node, setting in zip((first, second), chosen, strict=True)
+    ]
+    made = told(Lowered(graph, tuple(fused)))
+    assert ops(made.graph) == ops(tell_statistics(graph))
+    assert [each.nodes[0].op for each in made.fused] == ["told_gemm", "gemm"]
+    nodes = made.graph.nodes()
+    for each, setting in zip(made.fused, chosen, strict=True):
+        assert each.setting == setting and each.nodes[0] in nodes
+        assert each.inputs == each.nodes[0].inputs
+    assert made.left_to_the_model() == [] and len(Lowered(made.graph, ()).left_to_the_model()) == 2
+
+
+def test_folding_pays_where_no_cache_holds_the_rows() -> None:
+    graph = structured(models.build(GPT2, models.random_weights(GPT2)).graph)
+    width = GPT2["n_embd"]
+    h100 = replace(NUMPY, cache_size=25 << 20, facts=H100)
+    for rows, machine, expected in (
+        ((25 << 20) // (2 * width) + 1, h100, True),
+        ((25 << 20) // (2 * width) - 1, h100, False),
+        (1 << 30, NUMPY, False),
+    ):
+        assert pays(graph, {"batch": 1, "seq": rows}, 2, machine) is expected
+    bert = structured(models.build(BERT, models.random_weights(BERT)).graph)
+    assert not pays(bert, {"batch": 1, "seq": 1 << 30}, 2, h100)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stof_cupy.fusion import products, structured
+from stof_cupy.fusion import lengths, products, structured
 from stof_cupy.fusion.bench import PieceSpace, Site
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import NUMPY, machine_of
@@ -187,14 +187,14 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
     assert times == sorted(times, key=float) and times[0] is not None  # type: ignore[arg-type]
     plain = products.predicted([product(3072, 2048)], SIZES, MACHINE, ())
     assert plain is not None and times[0] > plain
-    names = [each.name for each in products.kernels([node], SIZES, "bfloat16", H100)]
+    names = [each.name for each in lengths.kernels([node], SIZES, "bfloat16", H100)]
     assert names[0] == "rotary_bf16" and all("_turned64" in name for name in names[1:])
     # Heads of 128 leave a few rows too few tiles: there the product is a plain one.
     wide = g.constant("wide", np.zeros((6144, 4096), np.float32))
     how = {"frequency": np.ones(64), "heads": 40, "head_dim": 128}
     y = g.turned_gemm(g.input("y", ("batch", "seq", 4096), "float"), wide, at, **how)
     names = [
-        each.name for each in products.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
+        each.name for each in lengths.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
     ]
     assert len(names) > 1 and not any("turned" in name for name in names)
 
@@ -202,7 +202,7 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
 @pytest.mark.parametrize("batch", [1, 8, 16])
 def test_no_length_of_a_class_asks_for_another_kernel(batch: int) -> None:
     node = product(2304, 768)
-    ahead = products.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
+    ahead = lengths.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
     for seq in range(1025, 2049):
         problem = Problem("bfloat16", batch * seq, 2304, 768, products._kind(node))
         choice = gemm_model.choose(problem, Layout(), H100)

@@ -16,9 +16,10 @@ from stof_cupy import models
 from stof_cupy.errors import ArgumentError, StofWarning
 from stof_cupy.fusion import structured
 from stof_cupy.fusion import tune as tune_module
-from stof_cupy.fusion.bench import PieceSpace, Site, example_inputs, wall_clock
+from stof_cupy.fusion.bench import PieceSpace, Site, wall_clock
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import NUMPY, machine_of, work
+from stof_cupy.fusion.examples import example_inputs
 from stof_cupy.fusion.kernels import KERNELS
 from stof_cupy.fusion.pieces import Piece, pieces
 from stof_cupy.fusion.scheme import Scheme
@@ -328,7 +329,7 @@ def test_a_store_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 
 def test_inputs_to_time_with_are_given_or_drawn() -> None:
     mask = np.ones((40, 40), bool)
-    inputs = example_inputs(bert(1), replace(SITE, inputs={"mask": mask}))
+    inputs = example_inputs(bert(1), SITE.sizes, {"mask": mask}, "float32", None)
     assert inputs["mask"] is mask and inputs["lengths"] is None
     assert inputs["ids"].shape == (2, 40) and not inputs["ids"].any()
     assert KERNELS[0].name and tune_module

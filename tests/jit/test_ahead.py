@@ -11,7 +11,7 @@ import pytest
 from stof_cupy import env
 from stof_cupy.errors import CompileError
 from stof_cupy.jit import ahead, catalogue, launch, nvrtc
-from stof_cupy.jit.ahead import compile_ahead
+from stof_cupy.jit.ahead import compile_ahead, compiling
 from stof_cupy.jit.spec import KernelSpec
 
 SPECS = [
@@ -88,3 +88,15 @@ def test_a_rehearsal_is_of_its_thread_and_launches_nothing() -> None:
     assert launch._rehearsed.get() is None and not {spec.name for spec in SPECS} & {
         *launch.loaded()
     }
+
+
+def test_what_is_compiled_meanwhile_is_there_at_the_end(library: nvrtc.Library) -> None:
+    for fails in (False, True):
+        broken = RuntimeError("of the caller")
+        try:
+            with compiling(SPECS, "80", jobs=3, later=True) as count:
+                if fails:
+                    raise broken
+        except RuntimeError as error:
+            assert fails and error is broken
+        assert count == (0 if fails else 3) and hits(SPECS) == [True] * 3

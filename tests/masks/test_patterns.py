@@ -230,6 +230,7 @@ def test_repr_names_what_the_user_wrote() -> None:
         (ShapeError, r"\(2.5, 2.5\)", lambda: masks.causal(2.5)),
         (ShapeError, r"\(8, 8\), expected \(9, 9\)", lambda: masks.full(9) & masks.full(8)),
         (TypeError, "operand: got int, expected a BsrMask, a pattern", lambda: masks.full(9) | 3),
+        (TypeError, r"got str.*from_spec\('causal', seq\)", lambda: masks.full(9) | "causal"),
     ],
 )
 def test_errors_name_both_sides(

@@ -209,6 +209,8 @@ def test_layers_share_one_mask() -> None:
         ({"q": [[[1.0]]]}, DTypeError, "q: got list"),
         ({"bias": np.ones((7, 6), np.float32)}, ShapeError, "bias"),
         ({"softcap": -1}, ArgumentError, "softcap"),
+        ({"select": "fastest"}, ArgumentError, "select: got 'fastest'"),
+        ({"explain": True}, ArgumentError, "explain: got NumPy arrays, expected CuPy arrays"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], error: type[StofError], text: str) -> None:
@@ -234,5 +236,9 @@ def test_documents_on_cuda(q_lens: list[int], kv_lens: list[int], dtype: str) ->
     assert_close(out, exact, low)
     np.testing.assert_allclose(lse.get(), exact_lse, rtol=2e-6, atol=2e-5)
     assert attention_varlen(*on_gpu, q_lens, kv_lens).flags.c_contiguous
+    assert attention_varlen(*on_gpu, q_lens, kv_lens, select="stof-eq1").shape == out.shape
+    if sum(q_lens) and sum(kv_lens):
+        found = attention_varlen(*on_gpu, q_lens, kv_lens, explain=True, **how)
+        assert [e.us for e in found] == sorted(e.us for e in found)
     with pytest.raises(DTypeError, match="q_lens: got a CuPy array"):
         attention_varlen(*on_gpu, cupy.asarray(q_lens), kv_lens)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,13 @@ T5 = {
     "vocab_size": 50, "relative_attention_num_buckets": 8, "feed_forward_proj": "relu",
     "relative_attention_max_distance": 20, "layer_norm_epsilon": 1e-6, "decoder_start_token_id": 0,
 }  # fmt: skip
+
+LONG = "longformer:w=64,g=16"
+LENGTHS = (
+    *(("bert", None, False), ("llama", None, False), ("bert", LONG, True), ("gpt2", LONG, True)),
+    ("gpt2", None, True),
+)
+"""Families, masks, and whether attention may be Hopper's own; a mask keeps what was chosen."""
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert": (BERT, {}),
@@ -102,11 +110,16 @@ def program(masked: bool) -> dict[str, Any]:
 def recorded_ahead() -> list[str]:
     """Compile nothing ahead from now on; return a list that gets the names of what would be."""
     from stof_cupy.fusion import bench
+    from stof_cupy.runtime import documents
 
     ahead: list[str] = []
-    bench.compile_ahead = lambda specs, arch, later: ahead.extend(  # type: ignore[assignment]
-        spec.name for spec in specs
-    )
+
+    def noted(specs: Any, arch: str, *, later: bool = False) -> int:
+        ahead.extend(spec.name for spec in specs)
+        return 0
+
+    bench.compile_ahead = documents.compile_ahead = noted  # type: ignore[assignment]
+    bench.compiling = lambda *specs, **how: nullcontext(noted(*specs, **how))  # type: ignore[assignment]
     return ahead
 
 
@@ -180,23 +193,77 @@ def token() -> list[list[str]]:
     return list(fake_cuda.LOG)
 
 
-def lengths(config: dict[str, Any]) -> dict[str, list[str]]:
+def lengths(config: dict[str, Any], mask: str | None, hopper: bool) -> dict[str, list[str]]:
     """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
     import cupy
 
     from stof_cupy import TransformerEngine, models
+    from stof_cupy.ops import attention_candidates
 
-    ahead = recorded_ahead()
+    ahead, attention_candidates.HOPPER = recorded_ahead(), hopper
     wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
-    config = {**config, **wide, "intermediate_size": 3072}
+    wide |= {"intermediate_size": 3072, "n_layer": 1, "n_embd": 768, "n_head": 12}
+    config = {**config, **{name: wide[name] for name in wide.keys() & config.keys()}}
     weights = models.random_weights(config)
     engine = TransformerEngine(weights, config=config, backend="cuda", dtype="bfloat16")
     x = cupy.asarray(np.zeros((8, 512), np.int64))
     fake_cuda.LOG.clear()
     for seq in (300, *np.random.default_rng(0).integers(257, 513, 40).tolist()):
-        engine.run(x[:, :seq])
+        engine.run(x[:, :seq], mask=mask)
     launched = {name for kind, name in fake_cuda.LOG if kind == "launch"}
     return {"ahead": sorted(set(ahead)), "launched": sorted(launched)}
+
+
+def folded(tune: str) -> dict[str, list[str]]:
+    """Return what a decoder asks for whose norms are folded, and what is compiled ahead for it."""
+    import cupy
+
+    from stof_cupy import models
+    from stof_cupy.runtime import Options, Program
+
+    ahead = recorded_ahead()
+    config = {**GPT2, "n_embd": 768, "n_head": 12, "n_layer": 3}
+    graph = models.build(config, models.random_weights(config)).graph
+    options = Options(tune=tune, fold_norms=True, record=False)
+    made = Program(graph, backend="cuda", dtype="bfloat16", options=options)
+    runs = []
+    for seq in (512, 512, *np.random.default_rng(0).integers(257, 513, 20).tolist()):
+        ids = cupy.asarray(np.zeros((8, seq), np.int32))
+        fake_cuda.LOG.clear()
+        made.run({"ids": ids, "positions": ids, "rows": ids[:, :1]})
+        runs.append([name for kind, name in fake_cuda.LOG if kind == "launch"])
+    return {
+        "ahead": ahead,
+        "again": runs[1],
+        "launched": sorted({n for run in runs[1:] for n in run}),
+    }
+
+
+def joined(tune: str) -> dict[str, list[str]]:
+    """Return as `lengths` what is launched where products and norms may be one kernel."""
+    import cupy
+
+    from stof_cupy import models
+    from stof_cupy.ops import gemm_choice, gemm_model
+    from stof_cupy.runtime import Options, Program
+
+    config = {**BERT, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    graph = models.build(config, models.random_weights(config)).graph
+    gemm_model.ALL_OF_HOPPER = True
+    gemm_choice.norm.cache_clear()
+    try:
+        ahead = recorded_ahead()
+        made = Program(graph, backend="cuda", options=Options(tune=tune, record=False))
+        names = []
+        for seq in (512, *np.random.default_rng(0).integers(257, 513, 30).tolist()):
+            ids = {name: cupy.zeros((8, seq), np.int32) for name in ("ids", "token_types")}
+            made.run(ids)
+            fake_cuda.LOG.clear()
+            made.run(ids)
+            names += [name for kind, name in fake_cuda.LOG if kind == "launch"]
+    finally:
+        gemm_model.ALL_OF_HOPPER = False
+    return {"ahead": sorted(set(ahead)), "launched": sorted(set(names))}
 
 
 if __name__ == "__main__":
@@ -206,5 +273,7 @@ if __name__ == "__main__":
     found |= {"block": program(False), "block, causal": program(True)}
     found |= {"ragged": ragged(), "another device": another_device()}
     found |= {"token": token()}
-    found |= {f"lengths, {name}": lengths(CASES[name][0]) for name in ("bert", "llama")}
+    found |= {f"lengths, {each}": lengths(CASES[each[0]][0], *each[1:]) for each in LENGTHS}
+    found |= {f"folded, {tune}": folded(tune) for tune in ("off", "fast")}
+    found |= {f"joined, {tune}": joined(tune) for tune in ("off", "fast")}
     print(json.dumps(found))

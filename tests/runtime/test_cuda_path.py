@@ -6,6 +6,7 @@ Kernels compute nothing here; that they are right is for other tests.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.runtime.cuda_path import LENGTHS
 
 ENGINES = [
     "bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "llama, neighbours",
@@ -93,11 +96,12 @@ def test_a_step_of_decoding_keeps_its_products_of_few_rows(told: dict[str, Any])
     assert [name[:8] for name in found if "combine" not in name][1:15] == a_layer * 2
 
 
-@pytest.mark.parametrize("case", ["bert", "llama"])
+@pytest.mark.parametrize("case", LENGTHS)
 def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(
-    told: dict[str, Any], case: str
+    told: dict[str, Any], case: tuple[str, str | None, bool]
 ) -> None:
-    ahead, launched = (set(told[f"lengths, {case}"][name]) for name in ("ahead", "launched"))
+    found = told[f"lengths, {case}"]
+    ahead, launched = (set(found[name]) for name in ("ahead", "launched"))
     assert len(launched) > 6  # several kernels for one product
     assert launched <= ahead
 
@@ -119,8 +123,30 @@ def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> Non
 
 
 def test_kernels_of_packed_runs_are_compiled_ahead_too(told: dict[str, Any]) -> None:
-    """But for those that build the mask, and attention by it."""
-    launched = kernels(told["ragged"]["runs"][0])
-    own = {name for name in launched if not name.startswith(("attention", "mask_"))}
-    assert len(own) > 4 and own <= set(told["ragged"]["ahead"])
-    assert not any(name.startswith("attention") for name in told["ragged"]["ahead"])
+    """Those that build the mask, and attention by it, among them."""
+    launched = set(kernels(told["ragged"]["runs"][0]))
+    assert {name.split("_")[0] for name in launched} >= {"attention", "mask", "gemm"}
+    assert launched <= set(told["ragged"]["ahead"])
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_folded_norms_are_told_by_products_tuned_or_not(told: dict[str, Any], tune: str) -> None:
+    found = told[f"folded, {tune}"]
+    names = found["again"]
+    # All but the last one, whose norm is not of products alone.
+    telling = [name for name in names if name.startswith("gemm_sm") and "_statistics" in name]
+    assert len(telling) == 2 * 3 - 1
+    assert sum("_normed" in name for name in names) == 2 * 3
+    # No product could tell of the embeddings.
+    assert sum(name.startswith("row_statistics") for name in names) <= 1
+    assert sum(name.startswith("layer_norm") for name in names) <= 1
+    assert set(found["launched"]) <= set(found["ahead"])
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_products_and_norms_in_one_kernel_are_compiled_for_all_lengths(
+    told: dict[str, Any], tune: str
+) -> None:
+    ahead, launched = (set(told[f"joined, {tune}"][name]) for name in ("ahead", "launched"))
+    assert len([name for name in launched if re.search(r"_norm\d_bias_residual", name)]) > 1
+    assert launched <= ahead

@@ -323,3 +323,18 @@ def test_what_does_not_fit_is_refused_when_it_is_bound_or_run() -> None:
                 with pytest.warns(StofWarning):
                     run = bound.bind(program, {"x": np.zeros((2, 3), np.float32)})
                 run()
+
+
+def test_a_program_is_a_context_and_refuses_what_is_none() -> None:
+    graph = paper_stack(1)
+    with Program(graph) as program:
+        for wrong in (None, [1], np.ones(3)):
+            with pytest.raises(ArgumentError, match=r"inputs: got .*expected a mapping of input"):
+                program.run(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="closed"):
+        program.run({})
+    with pytest.raises(GraphError, match="graph: got str, expected a Graph"):
+        Program("block")  # type: ignore[arg-type]
+    for wrong in (-1, "many", float("nan")):
+        with pytest.raises(ArgumentError, match=r"graphs: got .*expected a number of 0 or more"):
+            Options(graphs=wrong)  # type: ignore[arg-type]

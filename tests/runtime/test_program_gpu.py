@@ -11,6 +11,7 @@ import pytest
 from stof_cupy import TransformerEngine, masks, models
 from stof_cupy.runtime import Options, Program
 from tests.fusion.stacks import WIDTH, paper_stack
+from tests.runtime.cuda_path import GPT2, LLAMA
 
 pytestmark = pytest.mark.gpu
 
@@ -235,3 +236,28 @@ def test_closing_frees_device_memory() -> None:
     once()
     free = [once() for _ in range(3)]
     assert max(free) - min(free) < 16 << 20
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+@pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_folded_norms_are_as_exact_as_others(config, tune, tmp_path) -> None:
+    import cupy
+
+    from stof_cupy.fusion.store import SchemeStore
+
+    graph = models.build(config, models.random_weights(config, seed=5)).graph
+    at = np.ascontiguousarray(np.broadcast_to(np.arange(150, dtype=np.int32), (3, 150)))
+    ids = np.random.default_rng(8).integers(0, 50, at.shape, dtype=np.int32)
+    given = {"ids": ids, "positions": at, "rows": at[:, :0]}
+    given = {name: each for name, each in given.items() if name in graph.inputs}
+    exact = Program(graph).run(given)["hidden"]
+    errors = {}
+    for fold in (False, True):
+        store = SchemeStore(tmp_path)
+        options = Options(tune=tune, tune_seconds=1, store=store, fold_norms=fold)
+        with Program(graph, backend="cuda", dtype="float16", options=options) as program:
+            on_gpu = {name: cupy.asarray(each) for name, each in given.items()}
+            for _ in range(3):  # launched, recorded and replayed
+                got = program.run(on_gpu)["hidden"].get().astype(np.float32)
+            errors[fold] = float(np.abs(got - exact).max())
+    assert errors[True] <= 2 * errors[False] + 1e-3, errors

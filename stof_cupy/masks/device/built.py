@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from stof_cupy.masks.bsr import BsrMask
 from stof_cupy.masks.device.lists import Lists
 from stof_cupy.masks.device.lowering import program_of
 from stof_cupy.masks.device.mask import DeviceMask, stated
+from stof_cupy.masks.device.program import Program
 from stof_cupy.masks.device_schedule import DeviceSchedule
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.layout import check_tile
@@ -26,7 +28,8 @@ __all__ = ["BuiltMask", "UploadedMask", "built"]
 
 def built(pattern: Pattern, tiles: int | None = None, bitmaps: int | None = None) -> BuiltMask:
     """Build a pattern on CuPy's current device; see `Pattern.to`."""
-    return BuiltMask(pattern, stated(tiles, bitmaps))
+    whole = (*pattern.lead, *pattern.shape)
+    return BuiltMask(whole, pattern.lead, program_of(pattern), stated(tiles, bitmaps))
 
 
 class BuiltMask(DeviceMask):
@@ -34,14 +37,23 @@ class BuiltMask(DeviceMask):
 
     Parameters
     ----------
-    pattern : Pattern
+    shape, lead : tuple of int
+        See `DeviceMask`.
+    program : Program
+        The pattern's.
     room : tuple of int or None
         The capacity; None: as much as there is to list now.
     """
 
-    def __init__(self, pattern: Pattern, room: tuple[int, int] | None) -> None:
-        super().__init__((*pattern.lead, *pattern.shape), pattern.lead)
-        self._room, self._program = room, program_of(pattern)
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        lead: tuple[int, ...],
+        program: Program,
+        room: tuple[int, int] | None,
+    ) -> None:
+        super().__init__(shape, lead)
+        self._room, self._program = room, program
         self._lock = threading.Lock()
         self._lists: dict[tuple[tuple[int, int], Layout], Lists] = {}
         self._first = self._made((TILE, TILE), "words", room)
@@ -71,6 +83,11 @@ class BuiltMask(DeviceMask):
     def _rebuild(self) -> None:
         for lists in tuple(self._lists.values()):
             lists.build()
+
+    def rehearsed(self) -> BuiltMask:
+        """Return one of the same capacity that asks for the same kernels, see `DeviceMask`."""
+        program = replace(self._program, prepare=())
+        return BuiltMask(self.shape, self.lead, program, self.capacity)
 
     def _check(self) -> tuple[int, int]:
         for lists in tuple(self._lists.values()):

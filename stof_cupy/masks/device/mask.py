@@ -134,6 +134,13 @@ class DeviceMask(ABC):
             self._check()
             return self._to_cpu()
 
+    def rehearsed(self) -> DeviceMask:
+        """Return what takes its place in a `jit.launch.rehearsal`.
+
+        What is built there is not, and a mask keeps what was built.
+        """
+        return self
+
     @property
     @abstractmethod
     def capacity(self) -> tuple[int, int]:

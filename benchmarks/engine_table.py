@@ -1,0 +1,58 @@
+"""The table of what engine_grid.py measured: cells, ways and ratios."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engine_stacks import ANCHORS
+
+__all__ = ["GOALS", "best_over_ours", "results", "row", "table"]
+
+GOALS = dict(zip(map(str, ANCHORS), (1.4, 11.0, 0.25, 12.0, 24.5), strict=True))
+"""Milliseconds that the cells are to take that the reference has times of peers for."""
+
+
+def results(path: Path) -> dict[str, Any]:
+    """Return the lines of a file by cell: of each way the newest."""
+    found: dict[str, Any] = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        line = json.loads(text)
+        before = found.get(line["cell"], {"ways": {}})
+        found[line["cell"]] = line | {"ways": before["ways"] | line["ways"]}
+    return found
+
+
+def row(line: dict[str, Any]) -> str:
+    """Return a cell as a line."""
+    parts = []
+    for way, found in line["ways"].items():
+        shown = f"{found['p50_ms']:8.3f}" if "p50_ms" in found else f"  ({found['failed'][:60]})"
+        parts.append(f"{way} {shown}")
+    ratio = best_over_ours(line)
+    gain = "" if ratio is None else f"  {ratio:5.2f}x"
+    goal = f"  goal {GOALS[line['cell']]}" if line["cell"] in GOALS else ""
+    return f"{line['cell']:28} {'  '.join(parts)}{gain}{goal}  [{line['seconds']:.0f} s]"
+
+
+def best_over_ours(line: dict[str, Any]) -> float | None:
+    """Return the best time of torch.compile over ours, or None where one is missing."""
+    times = {way: found.get("p50_ms") for way, found in line["ways"].items()}
+    compiled = [t for t in (times.get(way) for way in ("compiled", "flex", "flex-v")) if t]
+    mine = times.get("ours")
+    return min(compiled) / mine if compiled and mine else None
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return all cells as lines, and what they come to."""
+    ratios = [r for r in map(best_over_ours, results.values()) if r is not None]
+    lines = [row(line) for line in results.values()]
+    if ratios:
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        lines.append(
+            f"{len(ratios)} cells: {mean:.2f}x the best torch.compile by geometric mean, "
+            f"{min(ratios):.2f}x at least"
+        )
+    return lines

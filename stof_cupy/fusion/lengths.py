@@ -1,0 +1,102 @@
+"""Which kernels products ask for at all lengths of a class, to be compiled when it is first met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stof_cupy.fusion.cost import shapes_class
+from stof_cupy.fusion.products import layout_of, problem_of
+from stof_cupy.graph import Node
+from stof_cupy.graph.turned import in_one
+from stof_cupy.jit.catalogue import layer_norm as layer_norm_spec
+from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
+from stof_cupy.jit.device import DeviceFacts
+from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
+from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80
+from stof_cupy.ops.gemm_args import Problem
+
+__all__ = ["kernels", "norm_kernels"]
+
+
+def kernels(
+    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    """Return what the model chooses for products at the lengths of the class of `sizes`.
+
+    So that all of them are compiled when the class is first met, and none at another length of it.
+    """
+    found: dict[KernelSpec, None] = {}
+    for node in {_form(node): node for node in nodes}.values():  # layers are alike
+        found |= _kernels(node, sizes, dtype, facts)
+    return found
+
+
+def _form(node: Node) -> Any:
+    shapes = tuple(None if each is None else each.shape for each in node.inputs)
+    return node.op, node.attrs, shapes
+
+
+def _kernels(
+    node: Node, sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    found: dict[KernelSpec, None] = {}
+    if node.op == "turned_gemm":
+        found[rotary_spec(dtype, dict(node.attrs)["interleaved"])] = None
+    for problem in _problems(node, sizes, dtype):
+        if node.op == "turned_gemm" and not _turns(problem, node, facts):
+            problem = _unturned(problem)
+        choice = gemm_model.choose(problem, layout_of(problem), facts)
+        if isinstance(choice, gemm_sm80.Config):
+            found[choice.spec(problem)] = None
+        else:
+            found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
+    return found
+
+
+def _problems(node: Node, sizes: Mapping[str, int], dtype: str) -> Iterator[Problem]:
+    """Yield a product at lengths of the class of `sizes`, so that every choice is met."""
+    most = shapes_class(sizes).get("seq", 0)
+    # A choice changes where another row of tiles begins.
+    rows = max(problem_of(node, {**sizes, "seq": 1}).m, 1)
+    step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
+    for seq in range(most, most // 2, -step):
+        problem = replace(problem_of(node, {**sizes, "seq": seq}), dtype=dtype)
+        if problem.m:
+            yield problem
+
+
+def norm_kernels(
+    nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
+) -> dict[KernelSpec, None]:
+    """Return as `kernels` what `gemm_layer_norm` asks for, beside a plain product's."""
+    found: dict[KernelSpec, None] = {}
+    for node in {_form(node): node for node in nodes}.values():
+        found[layer_norm_spec(dtype)] = None
+        for problem in _problems(node, sizes, dtype):
+            plan = gemm_choice.norm(problem, layout_of(problem), facts)
+            if plan is not None:
+                found[gemm_sm90_spec(dtype, plan.config, problem.epilogue)] = None
+    return found
+
+
+def _turns(problem: Problem, node: Node, facts: DeviceFacts) -> bool:
+    """Whether one kernel computes what `turned_gemm` does, by the model."""
+    attrs, kind = dict(node.attrs), problem.epilogue.rotary
+    if kind is None:
+        return False
+    columns = attrs["heads"] * attrs["head_dim"]
+    return in_one(_unturned(problem), kind, columns, layout_of(problem), facts)
+
+
+def _unturned(problem: Problem) -> Problem:
+    return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
+
+
+_ROWS = 64
+"""Of the smallest tile."""
+
+_LENGTHS = 512
+"""Lengths of a class that are looked at, at most; one takes a fifth of a millisecond."""
