@@ -16,6 +16,8 @@ from stof_cupy.testing import assert_close
 from tests.models.rounded import Rounded
 from tests.models.test_decoders import close
 
+pytestmark = pytest.mark.checkpoint
+
 GOLDEN = Path(__file__).parents[1] / "goldens" / "bert_head.npz"
 
 

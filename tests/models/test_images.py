@@ -63,6 +63,7 @@ def photographs(golden: dict[str, np.ndarray]) -> np.ndarray:
     return pixels.astype(np.float32)
 
 
+@pytest.mark.checkpoint
 def test_dinov2_small_on_two_photographs(golden):
     config, weights = dinov2_small()
     engine = TransformerEngine(weights, config=config, backend="numpy")
@@ -196,6 +197,7 @@ def test_on_the_gpu(name, dtype, golden):
 
 
 @pytest.mark.gpu
+@pytest.mark.checkpoint
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_dinov2_small_on_the_gpu(dtype, golden):
     config, weights = dinov2_small()

@@ -20,6 +20,8 @@ from stof_cupy.testing import assert_close
 from tests.models.rounded import Rounded, check_on_the_gpu
 from tests.models.test_decoders import close
 
+pytestmark = pytest.mark.checkpoint
+
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
@@ -75,6 +77,10 @@ def test_hidden_states_and_logits(real, golden, beside):
         if name != "microformer":
             # llama.cpp's GELU, which Gemma has, comes from a table of float16 numbers.
             close(logits, beside[f"{name}/{i}/float/logits"], 1e-5 if name == "smollm2" else 1e-3)
+
+
+def test_llama_cpp_reads_4096_tokens(golden, beside):
+    close(beside["gemma3/long/float/logits"], golden["gemma3/long/logits"], 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from stof_cupy.testing import assert_close
 from tests.models.rounded import Rounded
 from tests.models.test_decoders import close
 
+pytestmark = pytest.mark.checkpoint
+
 GOLDEN = Path(__file__).parents[1] / "goldens" / "rxnfp.npz"
 
 

@@ -61,6 +61,7 @@ def flan() -> TransformerEngine:
     return TransformerEngine(weights, config=config, backend="numpy")
 
 
+@pytest.mark.checkpoint
 def test_flan_t5_small_beside_onnxruntime(flan, golden):
     """The same in floats; as far from its int8 activations as those are from the floats."""
     with np.load(GOLDENS / "t5_onnxruntime.npz") as other:
@@ -74,6 +75,7 @@ def test_flan_t5_small_beside_onnxruntime(flan, golden):
             assert not np.array_equal(said, greedy)  # other words, so no golden
 
 
+@pytest.mark.checkpoint
 def test_flan_t5_small(flan, golden):
     engine = flan
     for i in range(2):
@@ -131,6 +133,7 @@ def test_on_the_gpu(name, dtype, golden):
 
 
 @pytest.mark.gpu
+@pytest.mark.checkpoint
 def test_flan_t5_small_on_the_gpu(golden):
     """In bfloat16: its feed-forward layers give more than float16 has numbers for."""
     pytest.importorskip("onnx")

@@ -24,6 +24,8 @@ from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import pad
 from stof_cupy.testing import assert_close
 
+pytestmark = pytest.mark.checkpoint
+
 HERE = Path(__file__).parent
 BATCH = 16
 
