@@ -67,7 +67,9 @@ def photographs(golden: dict[str, np.ndarray]) -> np.ndarray:
 def test_dinov2_small_on_two_photographs(golden):
     config, weights = dinov2_small()
     engine = TransformerEngine(weights, config=config, backend="numpy")
-    close(engine.run(photographs(golden))[:, ::16], golden["dinov2-small"])
+    states = engine.run(photographs(golden))[:, ::16]
+    for other in ("dinov2-small", "dinov2-small/onnxruntime"):
+        close(states, golden[other], 1e-5)
     vectors = engine.features(golden["photos"])
     assert vectors.dtype == np.float32 and vectors.shape == (2, 384)
     # 224 pixels stay as they are, and the vector is the class token's state.
