@@ -152,6 +152,8 @@ def test_sampling_is_seeded_and_follows_the_temperature():
         ([[1]], {"max_new_tokens": 0}, ArgumentError, "max_new_tokens"),
         ([[1]], {"temperature": -1}, ArgumentError, "temperature"),
         ([[1]], {"top_p": 0}, ArgumentError, "top_p"),
+        ([[1]], {"seed": -1}, ArgumentError, "seed: got -1"),
+        ([[1]], {"seed": "x"}, ArgumentError, "seed: got 'x'"),
         ([[1]], {"stop": "x"}, ArgumentError, "stop"),
     ],
 )
