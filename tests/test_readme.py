@@ -22,9 +22,10 @@ def test_every_example_says_what_it_prints() -> None:
 
 
 def cases() -> list[Any]:
-    """Return the examples; those that import CuPy need a GPU."""
+    """Return the examples, marked with what they need."""
+    needs = {"import cupy": pytest.mark.gpu, "minilm()": pytest.mark.checkpoint}
     return [
-        pytest.param(*each, id=name, marks=[pytest.mark.gpu] if "import cupy" in each[0] else [])
+        pytest.param(*each, id=name, marks=[needs[word] for word in needs if word in each[0]])
         for each, name in zip(EXAMPLES, ("engine", "graph", "mask"), strict=True)
     ]
 

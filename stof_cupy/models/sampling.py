@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ class Sampler:
             raise ArgumentError(mismatch("temperature", self.temperature, "0 or more"))
         if not 0 < self.top_p <= 1:
             raise ArgumentError(mismatch("top_p", self.top_p, "more than 0, at most 1"))
+        if not isinstance(self.seed, Integral) or self.seed < 0:
+            raise ArgumentError(mismatch("seed", repr(self.seed), "an integer, 0 or more"))
         self._random = np.random.default_rng(self.seed)
 
     def __call__(self, logits: Any) -> NDArray[np.int64]:

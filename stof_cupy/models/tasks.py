@@ -211,7 +211,9 @@ class TextTasks:
             raise UnsupportedError(mismatch("model", got, "one of images"))
         check_batch_size(batch_size)
         root = None if self._folder is None else self._folder / "preprocessor_config.json"
-        pixels = pixels_of(images, vision, ImageConfig.read(root), size or 16 * vision.patch)
+        pixels = pixels_of(
+            images, vision, ImageConfig.read(root), size=16 * vision.patch if size is None else size
+        )
         out = np.zeros((len(pixels), self._model.hidden_size), np.float32)
         with self._target.active(), bar(len(pixels), progress, unit="image") as shown:
             for start in range(0, len(pixels), batch_size):
@@ -247,11 +249,11 @@ class TextTasks:
                     mismatch(
                         "weights",
                         "a checkpoint without tokenizer.json",
-                        "one with it for encode()",
-                        "run() takes token ids",
+                        "one with it for texts",
+                        "or tokenizer=; run() takes token ids",
                     )
                 )
-            root = self._tokenizer_path.parent
+            root = self._folder or self._tokenizer_path.parent
             with mending(root):
                 config = SentenceConfig.read(root)
                 size, lower_case = self._model.vocab_size, config.lower_case

@@ -14,6 +14,8 @@ import pytest
 from stof_cupy.errors import CheckpointNotFoundError
 from stof_cupy.models import packaged, zoo
 
+pytestmark = pytest.mark.checkpoint
+
 ROOT = Path(__file__).parents[2]
 
 

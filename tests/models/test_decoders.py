@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stof_cupy import TransformerEngine, models
+from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import (
     ArgumentError,
     ConfigError,
@@ -19,6 +20,7 @@ from stof_cupy.errors import (
 )
 from stof_cupy.testing import assert_close
 from tests.goldens.cases import BATCH, DECODERS, GEMMA3, GPT2, LLAMA, NEW, SEED, SEQ
+from tests.models.rounded import Rounded, check_on_the_gpu
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
@@ -150,6 +152,8 @@ def test_sampling_is_seeded_and_follows_the_temperature():
         ([[1]], {"max_new_tokens": 0}, ArgumentError, "max_new_tokens"),
         ([[1]], {"temperature": -1}, ArgumentError, "temperature"),
         ([[1]], {"top_p": 0}, ArgumentError, "top_p"),
+        ([[1]], {"seed": -1}, ArgumentError, "seed: got -1"),
+        ([[1]], {"seed": "x"}, ArgumentError, "seed: got 'x'"),
         ([[1]], {"stop": "x"}, ArgumentError, "stop"),
     ],
 )
@@ -235,33 +239,14 @@ def test_weights_are_cast_as_they_are_read():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["gpt2", "llama-llama3", "gemma3-capped"])
 def test_on_the_gpu(name, dtype, golden):
-    from stof_cupy.dtypes import as_dtype
-    from stof_cupy.fusion import fuse_epilogues
-    from stof_cupy.graph import Executor
-
-    config = DECODERS[name]
-    ids = tokens(config)
+    config, ids = DECODERS[name], tokens(DECODERS[name])
     engine = engine_of(config, backend="cuda", dtype=dtype)
-    model = models.build(config, models.random_weights(config, SEED))
-    given = {
-        "ids": ids,
-        "positions": np.broadcast_to(np.arange(SEQ), ids.shape),
-        "rows": np.zeros((BATCH, 0), int),
-        **{
-            f"mask.{i}": np.tril(np.ones((SEQ, SEQ), bool), 0)
-            & (
-                np.ones((SEQ, SEQ), bool)
-                if m.window is None
-                else ~np.tri(SEQ, k=-m.window - 1, dtype=bool)
-            )
-            for i, m in enumerate(model.layer_masks)
-        },
-    }
-    low = Executor(fuse_epilogues(model.graph), backend="numpy").run(
-        given, observe=lambda _, y: y.astype(as_dtype(dtype)).astype(np.float32)
-    )["hidden"]
+    low = Rounded(models.random_weights(config, SEED), low=dtype, config=config).run(ids)
     assert_close(engine.run(ids), golden[f"{name}/hidden"], low.astype(as_dtype(dtype)))
-    tokens_of = engine.generate(ids.tolist(), max_new_tokens=NEW)
-    assert [len(row) for row in tokens_of] == [NEW] * BATCH
+    rows = [(ids, golden[f"{name}/greedy"])]
+    clear = check_on_the_gpu(models.random_weights(config, SEED), config, dtype, rows)
+    # Logits that are capped at 4 are too near each other for eight bits.
+    assert clear > 15 or (name == "gemma3-capped" and dtype == "bfloat16")
     prompts = [ids[0, :n].tolist() for n in (5, 1, 20)]
-    assert len(engine.generate(prompts, max_new_tokens=12)) == 3
+    said = engine.generate(prompts, max_new_tokens=12, stop=())
+    assert [len(row) for row in said] == [12] * 3

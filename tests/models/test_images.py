@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stof_cupy import TransformerEngine, models
+from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import (
     ArgumentError,
     CheckpointNotFoundError,
@@ -19,12 +20,12 @@ from stof_cupy.errors import (
     UnsupportedError,
     WeightError,
 )
-from stof_cupy.graph import Executor
 from stof_cupy.models import zoo
 from stof_cupy.models.images import ImageConfig
 from stof_cupy.models.resample import cubic, resized
 from stof_cupy.testing import assert_close
 from tests.goldens.cases import BATCH, DINOV2, GPT2, IMAGES, SEED, SIZES, VIT
+from tests.models.rounded import Rounded
 from tests.models.test_decoders import close, engine_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -49,15 +50,26 @@ def test_small_models(name, size, golden):
     close(got, golden[f"{name}/{size[0]}x{size[1]}"])
 
 
-def test_dinov2_small_on_two_photographs(golden):
+def dinov2_small() -> tuple[Any, Any]:
     pytest.importorskip("onnx")
     try:
-        config, weights = zoo.dinov2_small()
+        return zoo.dinov2_small()
     except CheckpointNotFoundError as absent:
         pytest.skip(str(absent))
-    engine = TransformerEngine(weights, config=config, backend="numpy")
+
+
+def photographs(golden: dict[str, np.ndarray]) -> np.ndarray:
     pixels = ((golden["photos"] / np.float32(255) - MEAN) / STD).transpose(0, 3, 1, 2)
-    close(engine.run(pixels.astype(np.float32))[:, ::16], golden["dinov2-small"])
+    return pixels.astype(np.float32)
+
+
+@pytest.mark.checkpoint
+def test_dinov2_small_on_two_photographs(golden):
+    config, weights = dinov2_small()
+    engine = TransformerEngine(weights, config=config, backend="numpy")
+    states = engine.run(photographs(golden))[:, ::16]
+    for other in ("dinov2-small", "dinov2-small/onnxruntime"):
+        close(states, golden[other], 1e-5)
     vectors = engine.features(golden["photos"])
     assert vectors.dtype == np.float32 and vectors.shape == (2, 384)
     # 224 pixels stay as they are, and the vector is the class token's state.
@@ -178,16 +190,21 @@ def test_positions_of_another_size_are_refused():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_on_the_gpu(dtype, golden):
-    from stof_cupy.dtypes import as_dtype
-    from stof_cupy.models.inputs import image_inputs
+@pytest.mark.parametrize("name", ["vit", "dinov2", "dinov2-gated"])
+def test_on_the_gpu(name, dtype, golden):
+    config, pixels = IMAGES[name], pixels_for(IMAGES[name], (42, 21))
+    low = Rounded(models.random_weights(config, SEED), low=dtype, config=config).run(pixels)
+    got = engine_of(config, backend="cuda", dtype=dtype).run(pixels)
+    assert_close(got, golden[f"{name}/42x21"], low.astype(as_dtype(dtype)))
 
-    pixels = pixels_for(DINOV2, (42, 21))
-    host = engine_of(DINOV2)
-    vision: Any = host._model.vision
-    given = image_inputs(host._model, vision, host._target, pixels, None, None)
-    low = Executor(host.graph, backend="numpy").run(
-        given, observe=lambda _, y: y.astype(as_dtype(dtype)).astype(np.float32)
-    )["hidden"]
-    got = engine_of(DINOV2, backend="cuda", dtype=dtype).run(pixels)
-    assert_close(got, golden["dinov2/42x21"], low.astype(as_dtype(dtype)))
+
+@pytest.mark.gpu
+@pytest.mark.checkpoint
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_dinov2_small_on_the_gpu(dtype, golden):
+    config, weights = dinov2_small()
+    pixels = photographs(golden)
+    low = Rounded(weights, low=dtype, config=config).run(pixels)[:, ::16]
+    engine = TransformerEngine(weights, config=config, backend="cuda", dtype=dtype)
+    got = engine.run(pixels)[:, ::16]
+    assert_close(got, golden["dinov2-small"], low.astype(as_dtype(dtype)))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from stof_cupy import masks, models
+from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, ConfigError, DTypeError, ShapeError
-from stof_cupy.graph import Executor
 from stof_cupy.testing import assert_close
 from tests.goldens.cases import BIG_BIRD, GPT2, KEPT_ROWS, LONGFORMER, RUNS, SEED, SPARSE
+from tests.models.rounded import Rounded
 from tests.models.test_decoders import close, engine_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -120,21 +121,13 @@ def test_configs_are_refused_by_field(config, match):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("run", ["1k", "4k"])
 @pytest.mark.parametrize("name", ["longformer", "big_bird"])
-def test_on_the_gpu(name, dtype, golden):
-    from stof_cupy.dtypes import as_dtype
-    from stof_cupy.models.inputs import model_inputs
-
-    config, how = SPARSE[name], RUNS["1k"]
+def test_on_the_gpu(name, run, dtype, golden):
+    config, how = SPARSE[name], RUNS[run]
     extra = {"global_tokens": how["global_tokens"]} if name == "longformer" else {}
     ids, lengths = tokens(config, how["seq"]), np.array(how["lengths"])
-    host = engine_of(config)
-    given = model_inputs(host._model, host._target, ids, lengths, None, None, **extra)
-    low = (
-        Executor(host.graph, backend="numpy")
-        .run(given, observe=lambda _, y: y.astype(as_dtype(dtype)).astype(np.float32))["hidden"]
-        .astype(as_dtype(dtype))
-    )
-    low *= (np.arange(how["seq"]) < lengths[:, None])[..., None]
+    plain = Rounded(models.random_weights(config, SEED), low=dtype, config=config)
+    low = plain.run(ids, lengths=lengths, **extra).astype(as_dtype(dtype))
     got = engine_of(config, backend="cuda", dtype=dtype).run(ids, lengths=lengths, **extra)
-    assert_close(got[:, ::KEPT_ROWS], golden[f"{name}/1k"], low[:, ::KEPT_ROWS])
+    assert_close(got[:, ::KEPT_ROWS], golden[f"{name}/{run}"], low[:, ::KEPT_ROWS])

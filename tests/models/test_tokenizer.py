@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stof_cupy import TransformerEngine, models
 from stof_cupy.errors import (
     ArgumentError,
     CheckpointError,
+    CheckpointNotFoundError,
     DTypeError,
     MissingDependencyError,
     StofWarning,
 )
 from stof_cupy.models.tokenizer import Tokenizer, pad
+from tests.goldens.cases import T5
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -101,3 +104,14 @@ def test_pad():
     assert ids.dtype == lengths.dtype == np.int32
     assert ids.tolist() == [[1, 7], [7, 7], [2, 3]] and lengths.tolist() == [1, 0, 2]
     assert pad([])[0].shape == (0, 0)
+
+
+def test_a_tokenizer_of_ones_own(tmp_path):
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "a"))
+    words.save(str(tmp_path / "words.json"))
+    how = {"config": T5, "backend": "numpy"}
+    weights = models.random_weights(T5)
+    engine = TransformerEngine(weights, tokenizer=tmp_path / "words.json", **how)
+    assert engine.tokenize(["b"]) == [[1]]
+    with pytest.raises(CheckpointNotFoundError, match=r"tokenizer: got '.*none\.json'"):
+        TransformerEngine(weights, tokenizer=tmp_path / "none.json", **how)

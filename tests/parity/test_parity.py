@@ -12,17 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stof_cupy import TransformerEngine, models
+from stof_cupy import TransformerEngine
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import StofWarning
-from stof_cupy.fusion import fuse_epilogues
-from stof_cupy.graph import Executor
 from stof_cupy.models import packaged
-from stof_cupy.models.checkpoint import read_checkpoint
-from stof_cupy.models.inputs import model_inputs
-from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import pad
 from stof_cupy.testing import assert_close
+from tests.models.rounded import Rounded
+
+pytestmark = pytest.mark.checkpoint
 
 HERE = Path(__file__).parent
 BATCH = 16
@@ -144,41 +142,20 @@ def test_low_precision_on_numpy_is_float32_rounded_once(engine, minilm, golden, 
     assert np.array_equal(low, engine.run(ids, lengths=lengths).astype(low.dtype))
 
 
-def emulated(minilm: Path, golden: Golden, mask: str, dtype: str) -> list[np.ndarray]:
-    """Run in fp32 with the weights, and every operator's result, rounded to `dtype`."""
-    low = as_dtype(dtype)
-    checkpoint = read_checkpoint(minilm)
-    tensors = {
-        name: array.astype(low) if array.dtype.kind == "f" else array
-        for name, array in checkpoint.tensors.items()
-    }
-    model = models.build(checkpoint.config, tensors)
-    executor = Executor(fuse_epilogues(model.graph), backend="numpy")
-    numpy = Target.choose("numpy")
-
-    def run(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        inputs = model_inputs(model, numpy, ids, lengths, SPECS[mask], None)
-        hidden = executor.run(
-            inputs, observe=lambda _, array: array.astype(low).astype(np.float32)
-        )["hidden"]
-        hidden[np.arange(ids.shape[1]) >= lengths[:, None]] = 0
-        return hidden
-
-    return hidden_states(golden, run)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("mask", SPECS)
 def test_hidden_states_on_the_gpu(minilm, golden, mask, dtype):
-    """The error is at most twice that of the emulation, plus the rounding of the result."""
-    engine = TransformerEngine(minilm, backend="cuda", dtype=dtype)
-    hidden = hidden_states(
-        golden,
-        lambda ids, lengths: engine.run(ids, lengths=lengths, mask=SPECS[mask]).astype(np.float32),
-    )
-    exact, got = golden.expected(mask), golden.kept(hidden)
-    lowprec = golden.kept(emulated(minilm, golden, mask, dtype))
+    """The error is at most twice that of a plain one, plus the rounding of the result."""
+
+    def kept(engine: TransformerEngine) -> np.ndarray:
+        how = {"mask": SPECS[mask]}
+        states = hidden_states(golden, lambda ids, n: engine.run(ids, lengths=n, **how))
+        return golden.kept(states)
+
+    got = kept(TransformerEngine(minilm, backend="cuda", dtype=dtype))
+    lowprec = kept(Rounded(minilm, low=dtype))
+    exact = golden.expected(mask)
     assert_close(got.astype(as_dtype(dtype)), exact, lowprec)
     # The largest error alone would let a systematic one hide: the mean is held to the same factor.
     assert np.abs(got - exact).mean() <= 2 * np.abs(lowprec - exact).mean()
