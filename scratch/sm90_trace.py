@@ -90,7 +90,7 @@ NOTES = [  # file, text, what it becomes; %: the text itself
      "    trace.note(K0Full);\n    multiply_qk(s, part);\n    trace.note(QK0Issued);\n    load_bits(bits, 0, part);\n    release_q();\n    trace.note(QReleased);\n    ptx::wgmma_wait<0>();\n    ptx::pin(s);\n    trace.note(S0Ready);"),
     (C, "    take_weights<true, true>(s, bits, 0);\n    pack(s);", "%\n    hold(weights);\n    trace.note(Weights0);"),
     (C, "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    multiply_qk(s, now);\n", "    trace.tile(KFull);\n    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    trace.tile(Turn);\n    multiply_qk(s, now);\n    trace.tile(QKIssued);\n"),
-    (C, "    start_pv(before);\n    part", "    start_pv<false>(before);\n    trace.tile(PVIssued);\n    part"),
+    (C, "    start_pv(before);\n    part = now;", "    start_pv<false>(before);\n    trace.tile(PVIssued);\n    part = now;"),
     (C, "    ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores\n    ptx::pin(s);", "%\n    trace.tile(SReady);"),
     (C, "    if (!K::kTerms) ptx::wgmma_wait<0>();\n    ptx::pin(o);\n    release_v(before);", "    ptx::pin(s);\n    trace.tile(Weights);\n    if (!K::kTerms) ptx::wgmma_wait<0>();\n    ptx::pin(o);\n    trace.tile(ODone);\n    release_v(before);"),
     (C, "kRescaleFirst) rescale_output();\n  }\n\n  // The same with one", "kRescaleFirst) rescale_output();\n    hold(weights);\n    trace.tile(StepEnd);\n  }\n\n  // The same with one"),
