@@ -4,7 +4,8 @@
 
 TREE: a directory with `stof_cupy` and `cuda` of another commit, timed in the same way in a process of its own (compiled beside, measured one after another), e.g.
     mkdir -p .gpu/old && git archive f8aa274 cuda stof_cupy | tar -x -C .gpu/old      and carry .gpu/old
-f8aa274: as it was; 658a16a: sections alone; 4bd746b: rows read at once too; 32bba93: code of a first tile once too; here halves can be chosen.
+f8aa274: as it was; 658a16a: sections alone; 4bd746b: rows read at once too; 32bba93: code of a first tile once too; dc340fd: halves can be chosen, but in three groups a product;
+here their products are whole, and rows are taken when four tiles are left (`rows taken ...`: otherwise).
 Each variant's output is poisoned before it runs; two heads of it are checked against float32 products of the same bf16 inputs, and all of it against the first variant's.
 A cell says us, least of ten after a flush of L2; '*': best of the column; '!': wrong (never to be used). Lines: tile, and what is done otherwise; `rule` is the product's way.
 Without a GPU: ... scratch/sm90_new.py compile
@@ -22,7 +23,7 @@ MASKS = "full causal sliding causal-sliding longformer bigbird document block10"
 SHAPES = {128: (1, 32, 8192), 64: (16, 12, 2048)}
 GOALS = {128: (1440, 740, 125, 85, 170, 190, 95, 240), 64: (365, 230, 120, 80, 140, 130, 95, 80)}
 SECTIONS = {128: (1, 2, 3, 4, 6, 8), 64: (8, 16, 24, 28, 32, 48, 66)}
-HINTS = ("output once", "K, V normal", "output once, K, V normal")  # patches of sm90_trace.py
+HINTS = ("rows taken 3 ahead", "rows taken 1 ahead", "rows taken 2 tiles early", "rows taken 8 tiles early", "output once", "K, V normal")  # patches of sm90_trace.py
 LOCK = "/tmp/sm90_new.lock"
 
 

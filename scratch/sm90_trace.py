@@ -22,7 +22,7 @@ WORK = Path("/tmp/sm90_trace")
 RING = 32768  # bytes of an actor's events, 8 each
 ACTORS = 5  # producer, scheduler, three warpgroups
 SHAPES = {128: (1, 32, 8192), 64: (16, 12, 2048)}
-C, E, P, S = (f"attention/sm90_{name}.cuh" for name in ("consumer", "epilogue", "producer", "scheduler"))
+C, E, P, S, SHAPE = (f"attention/sm90_{name}.cuh" for name in ("consumer", "epilogue", "producer", "scheduler", "shape"))
 
 EVENTS = """Smid
 RowWait RowKnown QFull K0Full Q0Turn QK0Issued QReleased S0Ready Weights0
@@ -90,7 +90,7 @@ NOTES = [  # file, text, what it becomes; %: the text itself
      "    trace.note(K0Full);\n    multiply_qk(s, part);\n    trace.note(QK0Issued);\n    load_bits(bits, 0, part);\n    release_q();\n    trace.note(QReleased);\n    ptx::wgmma_wait<0>();\n    ptx::pin(s);\n    trace.note(S0Ready);"),
     (C, "    take_weights<true, true>(s, bits, 0);\n    pack(s);", "%\n    hold(weights);\n    trace.note(Weights0);"),
     (C, "    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    multiply_qk(s, now);\n", "    trace.tile(KFull);\n    if (kTurns) ptx::barrier_sync(kTurn + group, 256);\n    trace.tile(Turn);\n    multiply_qk(s, now);\n    trace.tile(QKIssued);\n"),
-    (C, "    start_pv(before);\n    part", "    start_pv<false>(before);\n    trace.tile(PVIssued);\n    part"),
+    (C, "    start_pv(before);\n    part = now;", "    start_pv<false>(before);\n    trace.tile(PVIssued);\n    part = now;"),
     (C, "    ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores\n    ptx::pin(s);", "%\n    trace.tile(SReady);"),
     (C, "    if (!K::kTerms) ptx::wgmma_wait<0>();\n    ptx::pin(o);\n    release_v(before);", "    ptx::pin(s);\n    trace.tile(Weights);\n    if (!K::kTerms) ptx::wgmma_wait<0>();\n    ptx::pin(o);\n    trace.tile(ODone);\n    release_v(before);"),
     (C, "kRescaleFirst) rescale_output();\n  }\n\n  // The same with one", "kRescaleFirst) rescale_output();\n    hold(weights);\n    trace.tile(StepEnd);\n  }\n\n  // The same with one"),
@@ -185,7 +185,7 @@ PATCHES = {  # what a kernel leaves out or does otherwise
     "no copies, no epilogue": NO_COPY + EPILOGUE,
     "no copies, no epi, rows": NO_COPY + EPILOGUE + KNOWN,
     "no bits": NO_BITS,
-    "6 rows ahead": [("attention/sm90_shape.cuh", "kRows = 3;", "kRows = 6;")],
+    "6 rows ahead": [(SHAPE, "kRows = 3;", "kRows = 6;"), (S, "      wait(K::asked(smem), position.count & 1, kAsked);\n", "")],
     "first QK in turn": TURN_FIRST,
     "first QK, last PV in turn": TURN_FIRST + TURN_LAST,
     "no rare ways": NO_RARE,
@@ -194,6 +194,10 @@ PATCHES = {  # what a kernel leaves out or does otherwise
     "K, V normal": KV_NORMAL,
     "output once, K, V normal": STORE_ONCE + KV_NORMAL,
     "all normal": KV_NORMAL + Q_NORMAL,
+    "rows taken 3 ahead": [(S, "      wait(K::asked(smem), position.count & 1, kAsked);\n", "")],
+    "rows taken 1 ahead": [(SHAPE, "kEarly = 4;", "kEarly = 1 << 30;")],
+    "rows taken 2 tiles early": [(SHAPE, "kEarly = 4;", "kEarly = 2;")],
+    "rows taken 8 tiles early": [(SHAPE, "kEarly = 4;", "kEarly = 8;")],
     "a row for each CTA": [(S, TOTAL, "    const int total = min(1, p.heads) * gridDim.x + 0 * (q_tiles")],
     "no rows": [(S, TOTAL, "    const int total = 0 * (q_tiles")],
 }

@@ -60,6 +60,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
     ring(Shape::kVBarriers, kStages, 1, kWarpgroups);
     ring(Shape::kRowBarriers, Shape::kRows, 1, kWarpgroups + 1);  // and the producer
     ptx::mbarrier_init(smem + Shape::kBarriers + 8 * Shape::kLandingBarrier, 1);
+    ptx::mbarrier_init(Shape::asked(smem), 1);
     ptx::mbarrier_init_fence();
   }
 };

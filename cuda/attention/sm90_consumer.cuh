@@ -202,9 +202,17 @@ struct Consumer {
     finish_pv();
   }
 
+  // Each way has its own product from fence to commit: a branch in between would make ptxas end a
+  // group there, and who waits for the scores would wait for the first of these products too.
   __device__ __forceinline__ void start_pv(RingPosition<K::kStages> position) {
     wait(K::full(smem, K::kVBarriers, position.buffer()), position.full(), kVFull);
-    multiply_pv(position);
+    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16);
+    if (!K::kHalves || part == kWhole)
+      multiply_pv<K::kN>(v);
+    else if (part != kNone)
+      multiply_pv<K::kN / 2>(v + part * kRightHalf);
+    else
+      multiply_pv<0>(v);  // the waits count groups
   }
 
   // Of the tile whose keys came last, before those of another.
@@ -238,22 +246,13 @@ struct Consumer {
   }
 
   // O += P V
-  __device__ __forceinline__ void multiply_pv(RingPosition<K::kStages> position) {
-    constexpr int kAll = K::kN / 16, kFew = K::kHalves ? kAll / 2 : kAll;
-    const int of = K::kHalves ? part : kWhole;
-    const u64 v = operand_v + position.buffer() * (K::kBytesV / 16) + of % 2 * kRightHalf;
+  template <int kKeys>
+  __device__ __forceinline__ void multiply_pv(u64 v) {
     ptx::pin(o);
     ptx::wgmma_fence();
-    if (of != kNone) {
 #pragma unroll
-      for (int i = 0; i < kFew; ++i)
-        ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
-    }
-    if (of == kWhole) {
-#pragma unroll
-      for (int i = kFew; i < kAll; ++i)
-        ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
-    }
+    for (int i = 0; i < kKeys / 16; ++i)
+      ptx::Wgmma<T, K::kDimV>::pv(o, weights + 4 * i, v + i * (16 * 128 / 16));
     ptx::wgmma_commit();
     ptx::pin(o);
   }

@@ -75,8 +75,10 @@ struct Producer {
   __device__ __forceinline__ void load(int tiles) {
     // With one buffer for queries, it is free later than the first key buffer.
     constexpr bool kQueriesFirst = K::kQueries > 1;
+    if (tiles <= K::kEarly) ask_for_next();
     if (kQueriesFirst || tiles == 0) load_q();
     for (int i = 0; i < tiles; ++i) {
+      if (i > 0 && i == tiles - K::kEarly) ask_for_next();
       const Tile before = tile;
       tile = pick(i);
       load_k(i);
@@ -84,6 +86,10 @@ struct Producer {
       open = true;
       if (!kQueriesFirst && i == 0) load_q();
     }
+  }
+
+  __device__ __forceinline__ void ask_for_next() const {
+    if (leader) ptx::mbarrier_arrive(K::asked(smem));
   }
 
   // The scheduler has read the first 32 tiles of the list; further ones take their place.

@@ -1,10 +1,10 @@
 // Which rows (query tiles of a head) a CTA computes: the scheduling warp of the sm_90a attention.
 //
-// CTAs stay for many rows. Each takes the next one off a counter, ahead of its own work, so that
-// nobody waits for the look-ups: they are done while the row's place in the ring is still taken.
-// Rows come longest first: those that are long beside a CTA's share of the work first of all heads,
-// then the others of a section of heads, whose keys and values fit into L2, before those of the
-// next.
+// CTAs stay for many rows. Each takes the next one off a counter when it has only a few tiles of
+// the one before left to load: so early that nobody waits for the look-ups, and not earlier,
+// because what is taken waits for this CTA while others may be idle. Rows come longest first: those
+// that are long beside a CTA's share of the work first of all heads, then the others of a section
+// of heads, whose keys and values fit into L2, before those of the next.
 #pragma once
 
 #include "attention/sm90_shape.cuh"
@@ -56,6 +56,7 @@ struct Scheduler {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
       if (!more) break;
+      wait(K::asked(smem), position.count & 1, kAsked);
       position.advance();
       if (lane == 0) ticket = next(total);
       ticket = __shfl_sync(0xffffffff, ticket, 0);

@@ -60,7 +60,18 @@ struct Listed {
 };
 
 // What a wait that took too long was for (Waiter).
-enum Wait { kRowFull = 1, kRowEmpty, kQFull, kQEmpty, kKFull, kKEmpty, kVFull, kVEmpty, kLanding };
+enum Wait {
+  kRowFull = 1,
+  kRowEmpty,
+  kQFull,
+  kQEmpty,
+  kKFull,
+  kKEmpty,
+  kVFull,
+  kVEmpty,
+  kLanding,
+  kAsked
+};
 
 template <typename T>
 struct Params {
@@ -179,7 +190,8 @@ struct Shape {
   // The first key of each 8 columns of a tile, where scores depend on it; or which halves count.
   static constexpr int kPlaceBytes = kTerms ? 4 * kGroups : kHalves ? 8 : 0;
 
-  static constexpr int kRows = 3;  // one that ends, one in work, one ahead
+  static constexpr int kRows = 3;   // one that ends, one in work, one ahead
+  static constexpr int kEarly = 4;  // tiles of a row that are not loaded yet when the next is taken
   static constexpr int kQ = 0;
   static constexpr int kK = kQ + kQueries * kBufferQ;
   static constexpr int kV = kK + kStages * kBytesK;
@@ -194,7 +206,8 @@ struct Shape {
   static constexpr int kVBarriers = kKBarriers + 2 * kStages;
   static constexpr int kRowBarriers = kVBarriers + 2 * kStages;
   static constexpr int kLandingBarrier = kRowBarriers + 2 * kRows;
-  static constexpr int kBarrierCount = kLandingBarrier + 1;
+  static constexpr int kAskedBarrier = kLandingBarrier + 1;
+  static constexpr int kBarrierCount = kAskedBarrier + 1;
   static constexpr int kSmemBytes = kBarriers + 8 * kBarrierCount;
 
   __device__ static __forceinline__ u32 row_info(u32 smem, u32 index) {
@@ -205,6 +218,10 @@ struct Shape {
   }
   __device__ static __forceinline__ u32 places(u32 smem, u32 buffer) {
     return smem + kPlaces + buffer * kPlaceBytes;
+  }
+  // Where the loading warp says that the next row is to be looked up.
+  __device__ static __forceinline__ u32 asked(u32 smem) {
+    return smem + kBarriers + 8 * kAskedBarrier;
   }
   // Barrier `index` of a ring whose first is `ring`.
   __device__ static __forceinline__ u32 full(u32 smem, int ring, u32 index) {

@@ -109,7 +109,7 @@ class Sm90Config:
         tiles = (slabs_qk + slabs_v) * self.n * 128
         bitmap = self.m // 16 * 32 * 4 * -(-self.n // 64)
         places = self.n // 2 if self.scores else 8 if self.halves else 0
-        barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 1
+        barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 2
         stages = self.stages * (tiles + bitmap + places)
         return queries + stages + _ROWS * _ROW_BYTES + 8 * barriers
 
