@@ -45,6 +45,38 @@ def steps(dtype: Any = np.float16) -> tuple[Any, ...]:
     return q.astype(dtype), k.astype(dtype), rng(22).uniform(1, 2, k.shape).astype(dtype)
 
 
+def rising(late: int, low: float = -60000, high: float = 0) -> tuple[Any, ...]:
+    """Draw scores that are far from 0, below it, for the first `late` keys only."""
+    g = rng(23)
+    q, k = np.zeros((1, 2, 70, 32)), np.zeros((1, 1, 200, 32))
+    q[..., 0] = g.uniform(20000, 60000, q.shape[:3])
+    k[..., 0] = np.where(np.arange(200) < late, low, high)
+    return tuple(x.astype(np.float16) for x in (q, k, g.normal(size=k.shape)))
+
+
+LATE = (0.001, 0.2, 1.0, 300.0)
+
+
+@pytest.mark.parametrize("late", [64, 150, 192])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
+def test_a_row_whose_first_scores_alone_are_far(shape: Shape, late: int) -> None:
+    """What they have weighed is infinite, or 0, and then nothing beside the others."""
+    for scale in LATE:
+        blockwise.check(rising(late), None, shape, scale=scale)
+    blockwise.check(rising(late), SCATTERED, shape, scale=1.0)
+    blockwise.check(rising(late, high=-30000), None, shape, scale=1.0)
+    blockwise.check(rising(late, low=60000, high=-30000), None, shape, scale=-1.0)
+    blockwise.check(rising(late), None, blockwise.SMALL, scale=1.0, cut=(2, 2, 1))
+
+
+@pytest.mark.parametrize("name", HOPPERS)
+def test_a_row_whose_first_scores_alone_are_far_on_hopper(name: str) -> None:
+    for scale in LATE:
+        case = hopper.Case(*rising(150), None, scale)
+        hopper.compare(case, *hopper.run_on_cpu(HOPPERS[name], case))
+        rowwise.check(*rising(150), None, scale=scale)
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
 def test_block_wise(shape: Shape, mask: str) -> None:
