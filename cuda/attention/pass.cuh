@@ -33,7 +33,9 @@ struct Pass {
   template <class Tile>
   using Copy = TileCopy<Tile, Shape>;
   using Bits = KeepBits<kFragments>;
-  static constexpr bool kRounded = Scores::kPlain && kCareful;  // far origins are right
+  // Scores are scaled in the FMAs of their weights, which is wrong for far origins, or before.
+  static constexpr bool kFused = Scores::kPlain && !kCareful;
+  static constexpr bool kRounded = Scores::kPlain && kCareful;
 
   const Params& p;
   Work& work;  // in shared memory, because registers are scarce
@@ -162,10 +164,10 @@ struct Pass {
       }
       if (part) bits.apply(s);
       if constexpr (kCareful) keep.read(s);
-      const bool look = kCareful || !Scores::kPlain || looking;
+      const bool look = !kFused || looking;
       if (look) {
-        const bool begun = softmax.template raise<kCareful>(s, factor, products.o);
-        if (Scores::kPlain && !kCareful) looking = !begun;
+        const bool begun = softmax.template raise<kCareful, kFused>(s, factor, products.o);
+        if (kFused) looking = !begun;
         if (kRounded) softmax.round(s, factor);
       }
       if (softmax.weigh(s, kRounded ? 1.f : factor, !look)) break;
@@ -236,7 +238,7 @@ struct Pass {
     // Without tiles nothing has waited for the queries, and they are where the output goes through.
     if constexpr (!Shape::kQInRegisters) ptx::cp_async_wait<0>();
     softmax.finish();
-    const bool far = Scores::kPlain && !kRounded && softmax.far();
+    const bool far = kFused && softmax.far();
     if constexpr (kTurns > 1) join();
     return far;
   }

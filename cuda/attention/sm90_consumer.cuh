@@ -391,7 +391,7 @@ struct Consumer {
     // Of a masked key, a value that is not finite has still come through, as 0 * NaN.
     if ((K::Scores::kMasks || row.masked > 0) && !finite) {
       const Epilogue<K> here{p, epilogue.buffer, group, ptx::opaque(thread)};
-      here.compute_again(softmax, first_row, row);
+      here.compute_again(first_row, row);
     }
     ptx::fence_async_proxy();
     sync_warpgroup();

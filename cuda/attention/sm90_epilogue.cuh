@@ -97,28 +97,24 @@ struct Epilogue {
   }
 
   // The warp's sixteen rows once more, key by key, with only the values that count. It is slow, and
-  // runs only if values that are not finite stand in tiles with masked keys.
-  __device__ __forceinline__ void compute_again(const OnlineSoftmax& softmax, int first_row,
-                                                const Row& info) const {
+  // runs only if values that are not finite stand in tiles with masked keys. Products are added up
+  // in another order here: beside large scores these weights are right with a sum of their own
+  // only.
+  __device__ __forceinline__ void compute_again(int first_row, const Row& info) const {
     constexpr int kEachQk = (K::kDimQk + 31) / 32, kEachV = (K::kDimV + 31) / 32;
     const int warp = thread / 32, lane = thread % 32;
     const i64 kv_head = info.head / p.heads_per_kv;
     const T* q = p.q + info.batch * p.q_batch + info.head * p.q_head;
     const T* k = p.k + info.batch * p.k_batch + kv_head * p.k_head;
     const T* v = p.v + info.batch * p.v_batch + kv_head * p.v_head;
-    // Weights are relative to the sum of all, in a slice to its origin.
     const bool whole = info.partial < 0;
-    const float norm[2] = {whole ? softmax.log2_sum_exp(0) : softmax.origin[0],
-                           whole ? softmax.log2_sum_exp(1) : softmax.origin[1]};
+    __syncwarp();  // what was stored before is overwritten
 
 #pragma unroll 1
     for (int r = 0; r < 16; ++r) {
       const int row = first_row + 16 * warp + r;
       if (row >= p.seq_q) return;
-      const float low = __shfl_sync(0xffffffff, norm[0], 4 * (r % 8));
-      const float high = __shfl_sync(0xffffffff, norm[1], 4 * (r % 8));
-      const float origin = r < 8 ? low : high;
-      float query[kEachQk], out[kEachV];
+      float query[kEachQk], out[kEachV], top = kLowest, sum = 0.f;
 #pragma unroll
       for (int i = 0; i < kEachQk; ++i)
         query[i] = lane + 32 * i < p.dim_qk ? ptx::to_float(q[row * p.q_row + lane + 32 * i]) : 0.f;
@@ -143,22 +139,36 @@ struct Epilogue {
           const Place place{info.batch, info.head, row, static_cast<int>(at)};
           score = K::Scores::of(warp_sum(score), p, place);
           if (K::Scores::kMasks && score == kNegativeInfinity) continue;
-          const float weight = ptx::exp2(score - origin);
+          if (score > top) {
+            const float share = ptx::exp2(top - score);
+            top = score;
+            sum *= share;
+#pragma unroll
+            for (int e = 0; e < kEachV; ++e) out[e] *= fmaxf(share, kSmallest);  // 0 * inf is NaN
+          }
+          const float weight = ptx::exp2(score - top);
+          sum += weight;
 #pragma unroll
           for (int e = 0; e < kEachV; ++e)
             if (lane + 32 * e < p.dim_v)
               out[e] += weight * ptx::to_float(v[at * p.v_row + lane + 32 * e]);
         }
       }
+      const float sink = whole && p.sinks != nullptr ? p.sinks[info.head] : kNegativeInfinity;
+      const float factor = info.poison ? kNaN : RowResult(top, sum, sink).factor;
+      const int at = group * 64 + 16 * warp + r;
 #pragma unroll
       for (int i = 0; i < kEachV; ++i) {
         const int column = lane + 32 * i;
         if (whole)
           ptx::store_shared_2(address(16 * warp + r, column / 8) + lane % 8 * 2,
-                              ptx::from_float<T>(out[i]).bits);
+                              ptx::from_float<T>(out[i] * factor).bits);
         else if (column < K::kDimV)
-          partial(info)[(group * 64 + 16 * warp + r) * K::kDimV + column] = out[i];
+          partial(info)[at * K::kDimV + column] = out[i];
       }
+      if (!whole && lane == 0)
+        *reinterpret_cast<float2*>(partial(info) + K::kM * K::kDimV + 2 * at) =
+            make_float2(top, sum);
     }
   }
 

@@ -65,8 +65,10 @@ struct OnlineSoftmax {
 
   // Looks at scores times `factor`, and moves the origins of a warp's rows if one has to. Whether
   // all of the rows have an origin now; where some have moved that is known only if all begin here.
-  // `kSpecial`: outputs that are not finite stay so.
-  template <bool kSpecial, int kN, int kD>
+  // `kSpecial`: outputs that are not finite stay so. `kFused`: scores have not been rounded, so
+  // that what a far origin has weighed is wrong. It is lifted above all scores, where far() still
+  // sees it when the highest is near.
+  template <bool kSpecial, bool kFused, int kN, int kD>
   __device__ __forceinline__ bool raise(const float (&s)[kFragments][kN][4], float factor,
                                         float (&o)[kFragments][kD][4]) {
     float to[kFragments][2];
@@ -87,6 +89,7 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         to[f][r] = fmaxf(origin[f][r], warp_max<4>(to[f][r]));
+        if (kFused && is_far(origin[f][r])) to[f][r] = kHighest;
         first = first && origin[f][r] == kLowest && to[f][r] != kLowest;
       }
     first = __all_sync(0xffffffffu, first);

@@ -25,7 +25,7 @@ from stof_cupy.ops._arrays import (
 )
 from stof_cupy.ops.relative_bias import RelativeBias
 
-__all__ = ["Problem", "Scores", "masking", "validate"]
+__all__ = ["Problem", "Scores", "check_given", "masking", "validate"]
 
 _MOST_CAP = 2.0**64  # far above any score, and still within float32 when multiplied
 
@@ -94,9 +94,7 @@ def validate(
     scores : Scores
         Complete: the scale chosen, the bias broadcast.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x is None:
-            raise DTypeError(mismatch(name, None, "a NumPy or CuPy array"))
+    check_given(q=q, k=k, v=v)
     where = backend(q=q, k=k, v=v, **scores.arrays(), kv_lengths=kv_lengths, out=out)
     check_dtype("q", q)
     check_dtype("k", k, q, "q")
@@ -112,7 +110,7 @@ def validate(
     if dim_qk == 0 or dim_v == 0:
         raise ShapeError(mismatch("head_dim", f"{dim_qk} for q and k, {dim_v} for v", "at least 1"))
     check_out(out, (batch, heads, seq_q, dim_v), q)
-    check_no_overlap(out, q=q, k=k, v=v, **scores.arrays())
+    check_no_overlap(out, q=q, k=k, v=v, kv_lengths=kv_lengths, **scores.arrays())
     if kv_lengths is not None:
         if kv_lengths.dtype.kind not in "iu":
             raise DTypeError(mismatch("kv_lengths", kv_lengths.dtype.name, "an integer array"))
@@ -126,6 +124,13 @@ def validate(
     dtype = device_dtype("q", q) if where == "cuda" else q.dtype.name
     problem = Problem(dtype, batch, heads, kv_heads, seq_q, seq_k, dim_qk, dim_v)
     return where, problem, bsr, _complete(scores, problem)
+
+
+def check_given(**arrays: Array | None) -> None:
+    """Raise DTypeError if one of the arrays is None."""
+    for name, x in arrays.items():
+        if x is None:
+            raise DTypeError(mismatch(name, None, "a NumPy or CuPy array"))
 
 
 def _device_of(x: Array) -> AbstractContextManager[Any]:

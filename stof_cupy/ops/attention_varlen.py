@@ -17,7 +17,7 @@ from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.positions import Align
 from stof_cupy.ops._arrays import Array, backend, check_shape
 from stof_cupy.ops.attention import attend
-from stof_cupy.ops.attention_args import Scores
+from stof_cupy.ops.attention_args import Scores, check_given
 from stof_cupy.ops.attention_model import Select
 from stof_cupy.ops.relative_bias import RelativeBias
 
@@ -113,6 +113,7 @@ def attention_varlen(
     >>> attention_varlen(q, k, v, [3, 4], causal=True).shape
     (7, 2, 16)
     """
+    check_given(q=q, k=k, v=v)
     backend(q=q, k=k, v=v, out=out)
     check_shape("q", q, ("total_q", "heads", "head_dim"))
     check_shape("k", k, ("total_k", "kv_heads", q.shape[2]))

@@ -91,6 +91,9 @@ def test_out_must_not_overlap_an_input():
     q, k, v = arrays(v=(2, 2, 7, 8))
     with pytest.raises(ArgumentError, match="possibly shared with q"):
         attention(q, k, v, out=q)
+    out = np.zeros((2, 4, 9, 8), np.float32)
+    with pytest.raises(ArgumentError, match="possibly shared with kv_lengths"):
+        attention(q, k, v, kv_lengths=out[0, 0, 0, :2].view(np.int32), out=out)
 
 
 def test_bad_arguments_leave_out_alone():

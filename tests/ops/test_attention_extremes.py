@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from stof_cupy.jit.attention_kernels import Shape
+from stof_cupy.ops.attention_args import Scores
+from stof_cupy.ops.attention_fields import kind_of
 from stof_cupy.testing import poison, rng
 from tests.ops import test_attention_kernels as blockwise
 from tests.ops import test_attention_rowwise as rowwise
@@ -45,6 +47,38 @@ def steps(dtype: Any = np.float16) -> tuple[Any, ...]:
     return q.astype(dtype), k.astype(dtype), rng(22).uniform(1, 2, k.shape).astype(dtype)
 
 
+def rising(late: int, low: float = -60000, high: float = 0) -> tuple[Any, ...]:
+    """Draw scores that are far from 0, below it, for the first `late` keys only."""
+    g = rng(23)
+    q, k = np.zeros((1, 2, 70, 32)), np.zeros((1, 1, 200, 32))
+    q[..., 0] = g.uniform(20000, 60000, q.shape[:3])
+    k[..., 0] = np.where(np.arange(200) < late, low, high)
+    return tuple(x.astype(np.float16) for x in (q, k, g.normal(size=k.shape)))
+
+
+LATE = (0.001, 0.2, 1.0, 300.0)
+
+
+@pytest.mark.parametrize("late", [64, 150, 192])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
+def test_a_row_whose_first_scores_alone_are_far(shape: Shape, late: int) -> None:
+    """What they have weighed is infinite, or 0, and then nothing beside the others."""
+    for scale in LATE:
+        blockwise.check(rising(late), None, shape, scale=scale)
+    blockwise.check(rising(late), SCATTERED, shape, scale=1.0)
+    blockwise.check(rising(late, high=-30000), None, shape, scale=1.0)
+    blockwise.check(rising(late, low=60000, high=-30000), None, shape, scale=-1.0)
+    blockwise.check(rising(late), None, blockwise.SMALL, scale=1.0, cut=(2, 2, 1))
+
+
+@pytest.mark.parametrize("name", HOPPERS)
+def test_a_row_whose_first_scores_alone_are_far_on_hopper(name: str) -> None:
+    for scale in LATE:
+        case = hopper.Case(*rising(150), None, scale)
+        hopper.compare(case, *hopper.run_on_cpu(HOPPERS[name], case))
+        rowwise.check(*rising(150), None, scale=scale)
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
 def test_block_wise(shape: Shape, mask: str) -> None:
@@ -73,7 +107,7 @@ def test_scores_that_rise_by_the_least_step() -> None:
 
 
 def _blockwise(q: Any, k: Any, v: Any, scale: float) -> Any:
-    from stof_cupy.ops.attention_args import Scores, validate
+    from stof_cupy.ops.attention_args import validate
     from stof_cupy.ops.attention_cuda import launches
     from stof_cupy.ops.attention_fields import Args
     from tests.masks import on_host
@@ -103,6 +137,48 @@ def test_hopper(name: str) -> None:
             hopper.compare(case, *hopper.run_on_cpu(config, case))
     case = hopper.Case(*extremes(), SCATTERED, 1.0)
     hopper.compare(case, *hopper.run_on_cpu(config, case, 1, 2))
+
+
+@pytest.mark.parametrize("name", HOPPERS)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_what_hopper_computes_again_beside_large_scores(name: str, scale: float) -> None:
+    """Of many keys that share the highest score, a log-sum-exp does not tell how many they are."""
+    q, k, v = extremes()
+    mask = SCATTERED.copy()
+    mask[:, 3] = mask[:40, 130] = False
+    v[:, :, 3], v[:, :, 130, ::5] = np.inf, np.nan
+    for sinks in (None, np.float32([1e5, -1e9])):
+        terms = {} if sinks is None else {"sinks": sinks}
+        case = hopper.Case(q, k, v, mask, scale, terms=terms)
+        hopper.compare(case, *hopper.run_on_cpu(HOPPERS[name], case))
+        hopper.compare(case, *hopper.run_on_cpu(HOPPERS[name], case, 1, 2))
+
+
+def test_what_hopper_computes_again_of_long_products_is_a_mean_of_values() -> None:
+    """Their terms are added up in another order than by wgmma."""
+    g = rng(24)
+    q, k = (g.uniform(-6e4, 6e4, (1, 1, n, 32)) for n in (70, 200))
+    v = g.uniform(1, 2, k.shape)
+    mask = SCATTERED.copy()
+    mask[:, 3] = False
+    v[:, :, 3] = np.nan
+    arrays = (x.astype(np.float16) for x in (q, k, v))
+    case = hopper.Case(*arrays, mask, 1.0)
+    for cut in ((), (1, 2)):
+        out, _ = hopper.run_on_cpu(hopper.SMALL, case, *cut)
+        empty = ~mask.any(1)
+        assert not out[:, :, empty].any()
+        assert ((out[:, :, ~empty] >= 0.999) & (out[:, :, ~empty] <= 2.001)).all()
+
+
+def test_lists_that_are_cut_off_give_nan_with_a_bias_on_hopper() -> None:
+    q, k, v = blockwise.inputs(dims=(32, 32))
+    bias = rng(25).normal(size=(70, 200)).astype(np.float16)
+    case = hopper.Case(q, k, v, SCATTERED, terms={"bias": bias})
+    config = hopper.SMALL.roomy(hopper.stages(kind_of(Scores(bias=bias))))
+    hopper.compare(case, *hopper.run_on_cpu(config, case))
+    out, lse = hopper.run_on_cpu(config, case, overflow=True)
+    assert np.isnan(out).all() and np.isnan(lse).all()
 
 
 # 3e38 * log2(e) is beyond float32, and so is -3.4e38 times that.

@@ -207,6 +207,8 @@ def test_layers_share_one_mask() -> None:
         ({"out": np.ones((7, 4, 9), np.float32)}, ShapeError, r"out: got .*\(7, 4, 8\)"),
         ({"out": np.ones((7, 8, 4), np.float32).swapaxes(1, 2)}, ShapeError, "out"),
         ({"q": [[[1.0]]]}, DTypeError, "q: got list"),
+        ({"q": None}, DTypeError, "q: got None"),
+        ({"v": None}, DTypeError, "v: got None"),
         ({"bias": np.ones((7, 6), np.float32)}, ShapeError, "bias"),
         ({"softcap": -1}, ArgumentError, "softcap"),
         ({"select": "fastest"}, ArgumentError, "select: got 'fastest'"),
