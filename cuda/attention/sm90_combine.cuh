@@ -18,6 +18,7 @@ struct Sm90Combine {
   static constexpr int kMinBlocks = 4;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kRows = kWarps / kRowWarps;
+  static_assert(kRowWarps == 1 || kRowWarps == kWarps, "all of a CTA come to a barrier or none");
   static constexpr int kSmemBytes = kRowWarps > 1 ? kWarps * kDimV * 4 : 0;
   static constexpr int kFloats = kM * (kDimV + 2);  // of a partial result
   using Params = sm90::Params<T>;

@@ -14,7 +14,7 @@ from stof_cupy.fusion import lengths as of_lengths
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import Machine, shapes_class
 from stof_cupy.fusion.examples import example_inputs
-from stof_cupy.fusion.kernels import Kernel, Setting, kernel_of
+from stof_cupy.fusion.kernels import Kernel, Setting, is_normed, kernel_of
 from stof_cupy.fusion.ledger import Budget, Span
 from stof_cupy.fusion.lower import Lowered, fused_by, lower_one
 from stof_cupy.fusion.pieces import Piece
@@ -133,7 +133,7 @@ class Site:
             for each in graphs:
                 left = each.left_to_the_model()
                 specs += of_lengths.kernels(left, self.sizes, self.dtype, facts)
-                normed = (piece.nodes[0] for piece in each.fused if _is_normed(piece.nodes))
+                normed = (piece.nodes[1] for piece in each.fused if is_normed(piece.nodes))
                 specs += of_lengths.norm_kernels(normed, self.sizes, self.dtype, facts)
             if not built and not masked:
                 specs += self._attention(graphs)
@@ -161,10 +161,6 @@ class Site:
         )
         inputs = example_inputs(lowered.graph, self.sizes, self.inputs, self.dtype, self.device)
         return lambda: executor.run(inputs)
-
-
-def _is_normed(nodes: Sequence[Node]) -> bool:
-    return [node.op for node in nodes] == ["gemm", "layer_norm"]
 
 
 def _is_known(given: Any) -> bool:

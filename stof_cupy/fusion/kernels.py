@@ -22,7 +22,7 @@ from stof_cupy.graph.memory import bound
 from stof_cupy.graph.registry import OPS
 from stof_cupy.ops.epilogue import Epilogue
 
-__all__ = ["KERNELS", "Kernel", "Setting", "kernel_of"]
+__all__ = ["KERNELS", "Kernel", "Setting", "is_normed", "kernel_of"]
 
 Setting: TypeAlias = "tuple[tuple[str, int], ...]"
 """Names and values of a kernel's parameters; empty: it has none, or chooses them itself."""
@@ -162,10 +162,14 @@ def _build_rows(
     return run
 
 
+def is_normed(nodes: Sequence[Node]) -> bool:
+    """Whether operators are a product and a norm."""
+    return len(nodes) == 2 and nodes[0].op == "gemm" and nodes[1].op in _NORMS
+
+
 def _product_and_norm(nodes: Sequence[Node]) -> bool:
     """Whether a cluster can hold whole rows; `gemm_norm` knows, and has two kernels else."""
-    norms = (["gemm", "layer_norm"], ["gemm", "rms_norm"])
-    if [node.op for node in nodes] not in norms or nodes[1].inputs[0] is not nodes[0]:
+    if not is_normed(nodes) or nodes[1].inputs[0] is not nodes[0]:
         return False
     columns = nodes[0].shape[-1]
     plain = not dict(nodes[0].attrs)["gated"] and nodes[0].inputs[4] is None

@@ -10,7 +10,7 @@ from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.products import layout_of, problem_of
 from stof_cupy.graph import Node
 from stof_cupy.graph.turned import in_one
-from stof_cupy.jit.catalogue import layer_norm as layer_norm_spec
+from stof_cupy.jit import catalogue
 from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
@@ -71,10 +71,15 @@ def _problems(node: Node, sizes: Mapping[str, int], dtype: str) -> Iterator[Prob
 def norm_kernels(
     nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
 ) -> dict[KernelSpec, None]:
-    """Return as `kernels` what `gemm_layer_norm` asks for, beside a plain product's."""
+    """Return as `kernels` what norms of products ask for, beside a plain product's.
+
+    `nodes` are the norms, which read the products first.
+    """
     found: dict[KernelSpec, None] = {}
-    for node in {_form(node): node for node in nodes}.values():
-        found[layer_norm_spec(dtype)] = None
+    pairs = ((node.inputs[0], node.op) for node in nodes)
+    distinct = {(_form(node), op): (node, op) for node, op in pairs if node is not None}
+    for node, op in distinct.values():
+        found[_NORMS[op](dtype)] = None
         for problem in _problems(node, sizes, dtype):
             plan = gemm_choice.norm(problem, layout_of(problem), facts)
             if plan is not None:
@@ -94,6 +99,9 @@ def _turns(problem: Problem, node: Node, facts: DeviceFacts) -> bool:
 def _unturned(problem: Problem) -> Problem:
     return replace(problem, epilogue=replace(problem.epilogue, rotary=None))
 
+
+_NORMS = {"layer_norm": catalogue.layer_norm, "rms_norm": catalogue.rms_norm}
+"""Kernels of norms, by operator."""
 
 _ROWS = 64
 """Of the smallest tile."""

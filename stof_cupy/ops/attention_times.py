@@ -134,11 +134,10 @@ def _tile(config: blockwise.Config, work: TileDemand, of: Times) -> Tile:
     rate, c = of.rate, of.constants
     scores, tile_bytes = shape.rows * keys, 2 * keys * dim * 2
     queries = 0 if shape.q_in_registers else shape.rows * dim * 2
+    each = (1 + _LOOK * _looks(work, keys)) * c.score_clk + work.part * c.part_clk
     terms = {
         "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
-        "softmax": scores
-        / 16
-        * ((1 + _LOOK * _looks(work, keys)) * c.score_clk + work.part * c.part_clk),
+        "softmax": scores / 16 * each,
         "smem": ((shape.warps + 1) * tile_bytes + queries) / (_SMEM_BYTES * c.smem),
         "l2": tile_bytes * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * of.l2),
     }

@@ -15,6 +15,7 @@ from stof_cupy.errors import UnsupportedError
 from stof_cupy.fusion.chain import ROWS, TEMPLATES, Chain
 from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.kernels import KERNELS, kernel_of
+from stof_cupy.fusion.lengths import norm_kernels
 from stof_cupy.fusion.lower import extract, lower, lower_one
 from stof_cupy.fusion.scheme import Scheme
 from stof_cupy.graph import Executor, Graph, meaning
@@ -265,6 +266,18 @@ def test_a_norm_costs_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> No
     gemm_choice.norm.cache_clear()
     assert found[512, True] < 0.8 * found[512, False]
     assert found[8, True] <= found[8, False]
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_the_norm_of_a_product_is_compiled_ahead(op: str) -> None:
+    """Where both are two kernels at some length, it is that norm's."""
+    g = Graph("normed")
+    x = g.input("x", ("batch", "seq", 64), "float")
+    y = g.gemm(x, constant(g, "w", 64, 64))
+    gains = [constant(g, name, 64) for name in ("gain", "shift")[: 2 - (op == "rms_norm")]]
+    norm = getattr(g, op)(y, *gains, eps=1e-6)
+    found = norm_kernels([norm], {"batch": 2, "seq": 100}, "float16", H100)
+    assert [spec.name for spec in found] == [f"{op}_f16"]
 
 
 def test_a_norm_of_a_sum_of_rows_alone() -> None:

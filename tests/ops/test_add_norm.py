@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from stof_cupy.ops import norm, reference, reference_decoder, rms_norm
 from stof_cupy.ops.norm_rows import arguments
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
+from tests.ops.conftest import OnHost
 
 NORMS = ("layer_norm", "rms_norm")
 DTYPES = ("float16", "bfloat16")
@@ -147,38 +145,6 @@ def test_kernel_with_strides_on_the_cpu(hidden):
         host_run("layer_norm", "float16", arrays)
         assert_close(out, *result)
         assert_close(sum_out, *total)
-
-
-class OnHost(np.ndarray):
-    """A NumPy array that the launching code takes for one of CuPy."""
-
-    device = SimpleNamespace(id=0)
-
-
-@pytest.fixture
-def launched(monkeypatch) -> list[str]:
-    """Let the launching code run its kernels compiled for the CPU."""
-    names: list[str] = []
-
-    class Kernel:
-        def __init__(self, spec: Any, device: int) -> None:
-            self.spec = spec
-
-        def pack(self, **fields: Any) -> dict[str, Any]:
-            return fields
-
-        def __call__(self, grid: tuple[int, ...], fields: dict[str, Any]) -> None:
-            names.append(self.spec.name)
-            on_host.launch(self.spec, (*grid, 1), **fields)
-
-    stub = SimpleNamespace(
-        cuda=SimpleNamespace(Device=lambda _: nullcontext()),
-        ndarray=(),
-        empty=lambda shape, dtype: poison(tuple(shape), dtype).view(OnHost),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", stub)
-    monkeypatch.setattr("stof_cupy.jit.launch.kernel", Kernel)
-    return names
 
 
 @pytest.mark.parametrize("layout", ["rows", "slice", "reversed", "transposed"])

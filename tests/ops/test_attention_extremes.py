@@ -10,10 +10,11 @@ import pytest
 from stof_cupy.jit.attention_kernels import Shape
 from stof_cupy.ops.attention_args import Scores
 from stof_cupy.ops.attention_fields import kind_of
+from stof_cupy.ops.attention_rowwise import stages
 from stof_cupy.testing import poison, rng
+from tests.ops import hopper_case as hopper
 from tests.ops import test_attention_kernels as blockwise
 from tests.ops import test_attention_rowwise as rowwise
-from tests.ops import test_attention_sm90 as hopper
 
 SCATTERED = blockwise.SCATTERED
 MASKS = {"all": None, "scattered": SCATTERED, "few": SCATTERED & (rng(8).random((70, 200)) < 0.1)}
@@ -175,7 +176,7 @@ def test_lists_that_are_cut_off_give_nan_with_a_bias_on_hopper() -> None:
     q, k, v = blockwise.inputs(dims=(32, 32))
     bias = rng(25).normal(size=(70, 200)).astype(np.float16)
     case = hopper.Case(q, k, v, SCATTERED, terms={"bias": bias})
-    config = hopper.SMALL.roomy(hopper.stages(kind_of(Scores(bias=bias))))
+    config = hopper.SMALL.roomy(stages(kind_of(Scores(bias=bias))))
     hopper.compare(case, *hopper.run_on_cpu(config, case))
     out, lse = hopper.run_on_cpu(config, case, overflow=True)
     assert np.isnan(out).all() and np.isnan(lse).all()

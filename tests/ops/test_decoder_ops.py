@@ -5,9 +5,6 @@ The kernels run compiled for the CPU (tests/masks/on_host.py), and on a GPU wher
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +17,7 @@ from stof_cupy.ops import reference_decoder as reference
 from stof_cupy.ops.elementwise import ACTIVATIONS, gated, mul, relu, silu, softcap
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
+from tests.ops.conftest import OnHost
 
 DTYPES = ("float16", "bfloat16")
 ONE = np.ones(4, np.float32)
@@ -316,39 +314,6 @@ def test_greedy_kernel(vocabulary, dtype, where):
     assert [each.tolist() for each in given[2:]] == [[1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]]
     host = [np.full(6, -1), *(np.arange(6, dtype=np.int32) + i for i in range(2))]
     assert greedy.take_best(logits, *host).tolist() == expected.tolist()
-
-
-class OnHost(np.ndarray):
-    """A NumPy array that the launching code takes for one of CuPy."""
-
-    device = SimpleNamespace(id=0)
-
-
-@pytest.fixture
-def launched(monkeypatch) -> list[str]:
-    """Let the operators' own launching code run its kernels compiled for the CPU."""
-    names: list[str] = []
-
-    class Kernel:
-        def __init__(self, spec: Any, device: int) -> None:
-            self.spec = spec
-
-        def pack(self, **fields: Any) -> dict[str, Any]:
-            return fields
-
-        def __call__(self, grid: tuple[int, ...], fields: dict[str, Any]) -> None:
-            names.append(self.spec.name)
-            on_host.launch(self.spec, (*grid, 1), **fields)
-
-    stub = SimpleNamespace(
-        cuda=SimpleNamespace(Device=lambda _: nullcontext()),
-        ndarray=(),  # nothing is an array of CuPy's, for those who ask
-        empty=lambda shape, dtype: np.empty(shape, dtype).view(OnHost),
-        ascontiguousarray=np.ascontiguousarray,
-    )
-    monkeypatch.setitem(sys.modules, "cupy", stub)
-    monkeypatch.setattr("stof_cupy.jit.launch.kernel", Kernel)
-    return names
 
 
 def layouts(x: np.ndarray) -> dict[str, np.ndarray]:

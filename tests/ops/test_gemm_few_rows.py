@@ -21,10 +21,7 @@ from stof_cupy.ops.normed_gemm import normed_gemm
 from stof_cupy.ops.rms_norm import rms_norm
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.masks import on_host
-from tests.ops import test_decoder_ops
-from tests.ops.test_decoder_ops import OnHost
-
-launched = test_decoder_ops.launched  # a fixture
+from tests.ops.conftest import OnHost
 
 EVERY = EpilogueKind(scale=True, bias=True, activation="gelu", residual=True)
 GATED = EpilogueKind(bias=True, activation="silu", gated=True, residual=True)
