@@ -1,6 +1,7 @@
 """How much slower is the kernel that attention chooses than the best that it could have chosen?
 
     python benchmarks/regret.py --out times.json --budget 450    on a GPU; again: goes on
+    python benchmarks/regret.py --out times.json --more sm90     those cells with one more kernel
     python benchmarks/regret.py --from times.json [--fit]        table, new constants; anywhere
     python benchmarks/regret.py --list candidates.json           how many candidates a cell has
 
@@ -44,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.out:
         from regret_measure import measure
 
-        wrong = measure(args.out, time.time() + args.budget, args.commit, args.only)
+        until = time.time() + args.budget
+        wrong = measure(args.out, until, args.commit, args.only, args.more)
         measured = Measured.read(args.out)
         regret_report.report(measured, calibrated(measured.facts()))
         return 1 if wrong else 0
@@ -69,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=450, help="seconds (default: 450)")
     parser.add_argument("--commit", default="unknown", help="what is measured")
     parser.add_argument("--only", default="", help="cells whose name has this in it")
+    parser.add_argument("--more", default="", metavar="KERNEL", help="one that the cells lack")
     parser.add_argument("--hopper", action="store_true", help="with the kernel for Hopper")
     parser.add_argument(
         "--fit", type=int, nargs="?", const=200, metavar="N", help="constants, from N cells"

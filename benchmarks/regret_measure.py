@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from os import cpu_count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = ["measure"]
 
 NEAR = 3.0  # times the best prediction
 OTHERS = 2
+MOST_BESIDE = 8  # of one more kernel, those predicted to be the best
 LONGEST_US = 200e3  # predicted; what takes longer is not among the others
 AGAIN = (1.5, 1.15)  # times the best time so far: measured once more
 TOLERANCE = 1e-2
@@ -49,8 +51,11 @@ class Plan:
     count: int
 
 
-def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
-    """Measure cells that the file does not have until the time is up; return what was wrong."""
+def measure(path: Path, until: float, commit: str, only: str = "", more: str = "") -> list[str]:
+    """Measure cells that the file does not have until the time is up; return what was wrong.
+
+    With `more`, cells that it has, but without this kernel.
+    """
     import cupy
 
     facts, measured = device.facts(), Measured.read(path)
@@ -65,20 +70,29 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
         }
     )
     start = time.time()
-    print(f"{compile_all(facts)} kernels compiled in {time.time() - start:.0f} s", flush=True)
+    kinds = (more,) if more else None
+    print(
+        f"{compile_all(facts, kinds)} kernels compiled in {time.time() - start:.0f} s", flush=True
+    )
     wrong: list[str] = []
     with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
-        for plans, stats in planned(pool, measured, facts, until, only):
+        for plans, stats in planned(pool, measured, facts, until, only, more):
             if not plans:  # the time was up while its mask was made
                 break
             key = f"{plans[0].cell.mask}-{plans[0].cell.seq}"
-            measured.masks[key] = stats and stats.record
+            measured.masks[key] = stats and stats.joined(measured.masks.get(key))
             for plan in plans:
                 if time.time() > until:
                     break
                 times, difference = measure_cell(plan)
                 name = plan.cell.name
-                measured.cells[name] = {"us": times, "of": plan.count, "difference": difference}
+                known = measured.cells.get(name, {"us": {}, "of": 0, "difference": 0.0})
+                measured.cells[name] = {
+                    "us": times | known["us"],
+                    "of": known["of"] + plan.count,
+                    "difference": max(difference, known["difference"]),
+                    **({"more": [*known.get("more", ()), more]} if more else {}),
+                }
                 if not difference <= TOLERANCE:
                     wrong.append(f"{name}: results differ by {difference}")
                     print(wrong[-1], flush=True)
@@ -88,13 +102,13 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
     return wrong
 
 
-def compile_all(facts: DeviceFacts) -> int:
+def compile_all(facts: DeviceFacts, kinds: Sequence[str] | None = None) -> int:
     """Compile what the cells may run, in parallel; return how many kernels that are."""
     found = {}
     for dim in HEADS:
         for name in ("full", "causal", "random1"):
             case = Cell(name, 2048, 1, dim).case(make_mask(name, 2048), facts)
-            for candidate in candidates(case):
+            for candidate in candidates(case, kinds):
                 found[candidate.spec(case.problem)] = None
                 if getattr(candidate, "splits", 1) > 1:
                     found[candidate.combine_spec(case.problem)] = None
@@ -105,29 +119,47 @@ def compile_all(facts: DeviceFacts) -> int:
 
 
 def planned(
-    pool: ThreadPoolExecutor, measured: Measured, facts: DeviceFacts, until: float, only: str
+    pool: ThreadPoolExecutor,
+    measured: Measured,
+    facts: DeviceFacts,
+    until: float,
+    only: str,
+    more: str,
 ) -> Iterator[tuple[list[Plan], MaskStats | None]]:
     """Yield the plans of cells that have one mask; some masks at a time are made in parallel."""
-    todo = [
-        missing
-        for group in groups()
-        if (missing := [c for c in group if only in c.name and c.name not in measured.cells])
-    ]
+
+    def missing(cell: Cell) -> bool:
+        known = measured.cells.get(cell.name)
+        if known is None or not more:
+            return known is None and not more
+        return more not in known.get("more", ())
+
+    def plans(group: list[Cell]) -> tuple[list[Plan], MaskStats | None]:
+        known = {c: measured.cells[c.name]["us"] for c in group} if more else {}
+        return plan_group(group, facts, until, more, known)
+
+    every = [[c for c in group if only in c.name and missing(c)] for group in groups()]
+    todo = [group for group in every if group]
     while todo and time.time() < until - LAST:
         some, todo = todo[:TOGETHER], todo[TOGETHER:]
-        yield from list(pool.map(lambda group: plan_group(group, facts, until), some))
+        yield from list(pool.map(plans, some))
 
 
 def plan_group(
-    group: list[Cell], facts: DeviceFacts, until: float = math.inf
+    group: list[Cell],
+    facts: DeviceFacts,
+    until: float = math.inf,
+    more: str = "",
+    known: Mapping[Cell, dict[str, float]] = MappingProxyType({}),
 ) -> tuple[list[Plan], MaskStats | None]:
     """Make the mask of some cells, and the lists that their kernels read, while there is time."""
     mask = make_mask(group[0].mask, group[0].seq)
     plans, tiles = [], set()
     for cell in group:
         case = cell.case(mask, facts)
-        every = list(candidates(case))
-        plans.append(Plan(cell, case, to_time(cell, case, every), len(every)))
+        every = list(candidates(case, (more,) if more else None))
+        timed = beside(case, every, known[cell]) if more else to_time(cell, case, every)
+        plans.append(Plan(cell, case, timed, len(every)))
         tiles |= {(c.tile, _packed(c)) for c in every if hasattr(c, "tile")}
     for plan in plans:
         for candidate in plan.timed if mask is not None else ():
@@ -159,6 +191,15 @@ def to_time(cell: Cell, case: Case, every: list[Candidate]) -> list[Candidate]:
     draw = np.random.default_rng([cell.seq, cell.batch, cell.dim, len(cell.mask)])
     picked = draw.choice(len(others), min(OTHERS, len(others)), replace=False)
     return list(dict.fromkeys([*chosen, *(others[i] for i in picked)]))
+
+
+def beside(case: Case, every: list[Candidate], known: dict[str, float]) -> list[Candidate]:
+    """Return what of one more kernel is timed, after the best of those whose times are known."""
+    best = min(known, key=lambda name: known[name])
+    constants = calibrated(case.facts)
+    ranked = explain(case, constants, among=every) if every else ()
+    near = [each.candidate for each in ranked if each.us < LONGEST_US]
+    return [next(c for c in candidates(case) if name_of(c) == best), *near[:MOST_BESIDE]]
 
 
 def measure_cell(plan: Plan) -> tuple[dict[str, float], float]:

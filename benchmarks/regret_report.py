@@ -25,6 +25,9 @@ from stof_cupy.ops.attention_times import time_of
 
 __all__ = ["MaskStats", "Measured", "improve", "report"]
 
+USUAL = {"blockwise", "rowwise"}
+"""Kernels of every GPU; a cell has the others' counts only where they were timed."""
+
 SELECTS = tuple(each for each in get_args(Select) if each != "sm90")
 EQ1_TILES = {"stof-eq1": (16, 16), "stof-eq1-64": (64, 64)}
 
@@ -53,6 +56,11 @@ class MaskStats:
             runs = [] if tile == (16, 16) else [lengths.tolist(), counts.tolist()]
             record["tiles"][_key(tile, packed)] = [*asdict(stats).values(), runs]
         return cls(record)
+
+    def joined(self, known: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the record with what another one knows of the same mask."""
+        tiles = (known or {"tiles": {}})["tiles"] | self.record["tiles"]
+        return self.record | {"tiles": dict(sorted(tiles.items()))}
 
     def tile_stats(self, tile: tuple[int, int], packed: bool = False) -> ScheduleStats:
         return ScheduleStats(*self.record["tiles"][_key(tile, packed)][:5])
@@ -111,7 +119,8 @@ class Measured:
         for name, stored in self.cells.items():
             cell = Cell.of(name)
             case = cell.case(stats[f"{cell.mask}-{cell.seq}"], facts)
-            yield cell, case, list(candidates(case)), stored["us"]
+            kinds = {name.partition(" ")[0] for name in stored["us"]}
+            yield cell, case, list(candidates(case, sorted(kinds | USUAL))), stored["us"]
 
 
 @dataclass(frozen=True)

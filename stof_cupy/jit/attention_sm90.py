@@ -197,13 +197,14 @@ class Sm90Config:
 
 
 SM90_CONFIGS = (
-    Sm90Config(64, 64, n=128, warpgroups=3),
+    Sm90Config(64, 64, n=128, warpgroups=3, halves=True),
     Sm90Config(64, 64, n=128, warpgroups=2),
     Sm90Config(64, 64, n=64, warpgroups=1, blocks=3),
     Sm90Config(64, 64, n=64, warpgroups=2, blocks=2),
     Sm90Config(96, 96, n=128, warpgroups=2),
     Sm90Config(96, 96, n=64, warpgroups=1, queries=1, blocks=2),
     Sm90Config(128, 128, n=128, warpgroups=2),
+    Sm90Config(128, 128, n=128, warpgroups=2, halves=True),
     Sm90Config(128, 128, n=64, warpgroups=3),
     Sm90Config(128, 128, n=64, warpgroups=1, blocks=2),
     Sm90Config(192, 192, n=112, warpgroups=2, queries=1),

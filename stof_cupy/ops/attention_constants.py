@@ -65,6 +65,8 @@ class Constants:
         From one box of 8 packed keys to the next.
     wg_tile_clk : float
         That a warpgroup waits in a tile, if it is alone.
+    wg_halves : float
+        Of the halves of tiles that are left out, the share that is saved.
     wg_row_clk : float
         Of a warpgroup's 64 query rows without its tiles.
     """
@@ -97,6 +99,7 @@ class Constants:
     wg_term_clk: float = 3.0
     wg_copy_clk: float = 15.0
     wg_tile_clk: float = 1000.0
+    wg_halves: float = 0.5
     wg_row_clk: float = 1400.0
 
     def scaled(self, name: str, factor: float) -> Constants:
@@ -109,7 +112,7 @@ class Constants:
 
 _SHARES = (
     *("clock", "l2", "l2_sustained", "scattered", "dram", "tensor", "smem", "overlap", "issue"),
-    *("row_overlap", "wgmma", "wg_l2"),
+    *("row_overlap", "wgmma", "wg_l2", "wg_halves"),
 )
 
 NAMES = tuple(each.name for each in fields(Constants))

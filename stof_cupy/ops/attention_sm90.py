@@ -191,12 +191,11 @@ def shapes(case: Case) -> Iterator[Sm90Config]:
         found = [replace(each, dim_qk=dims[0], dim_v=dims[1]) for each in larger]
     if terms:
         found = [each.roomy(terms) for each in found]
-    for shape in dict.fromkeys(found):
-        yield shape
-        if _scattered(shape, case):
-            packed = replace(shape, packed=True, halves=False)
-            if packed.fault() is None:
-                yield packed
+    found = list(dict.fromkeys(found))
+    yield from found
+    for whole in dict.fromkeys(replace(each, packed=True, halves=False) for each in found):
+        if whole.fault() is None and _scattered(whole, case):
+            yield whole
 
 
 def _scattered(shape: Sm90Config, case: Case) -> bool:

@@ -100,7 +100,7 @@ def _order(
 ) -> tuple[int, int]:
     """Return the query tiles of a head that come before those of all others, and a section's heads.
 
-    All that a section reads and writes fits into half of L2: rows come longest first, so those that
+    All that a section reads and writes fits into a third of L2: rows come longest first, so those that
     share keys may be far apart, and while a section ends the next one has begun. It has more heads,
     as long as their keys and values fit, where the longest rows of the last one would end last
     otherwise. If that is not enough these come first, as many as the configuration says, though
@@ -122,12 +122,12 @@ def _order(
     >>> config = Config(Sm90Config(128, 128, n=128, warpgroups=2), long_slots=1)
     >>> causal, one_long = np.arange(64, 0, -1), np.array([64] + 63 * [6])
     >>> [_order(config, problem, x, 132, 50 * 2**20) for x in (None, causal, one_long)]
-    [(1, 4), (0, 4), (1, 4)]
+    [(1, 2), (0, 4), (1, 2)]
     """
     p, width = problem, 2 * (problem.dim_qk + problem.dim_v)
     group, all_groups = p.heads // p.kv_heads, p.batch * p.kv_heads  # heads that share keys
     keys = p.seq_k * width
-    groups = max(1, l2_bytes // 2 // (keys + group * p.seq_q * width))
+    groups = max(1, l2_bytes // 3 // (keys + group * p.seq_q * width))
     if groups >= all_groups:
         return config.long_slots, all_groups * group
     most = max(groups, l2_bytes * 2 // 3 // keys)

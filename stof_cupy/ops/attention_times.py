@@ -227,10 +227,20 @@ def _rowwise(config: rowwise.Config, of: Times, _: bool) -> Time:
     return Time(us, bound) if us > least else Time(least, "longest")
 
 
-def _sm90_tile(shape: Sm90Config, part: float, of: Times) -> Tile:
-    """Return the clocks of a key tile of which `part` has a bitmap."""
+def _needed(shape: Sm90Config, work: TileDemand, of: Times) -> float:
+    """Return the share of listed tiles that is worked on."""
+    listed = float(work.lengths.sum()) * shape.m * shape.n
+    if not shape.halves or not listed:
+        return 1.0
+    needed = float(of.case.demand.tiles((TILE, TILE)).lengths.sum()) * TILE**2
+    return 1 - of.constants.wg_halves * (1 - min(needed / listed, 1.0))
+
+
+def _sm90_tile(shape: Sm90Config, work: TileDemand, of: Times) -> Tile:
+    """Return the clocks of a key tile, on average."""
+    part, share = work.part, _needed(shape, work, of)
     dims = shape.dim_qk + shape.dim_v
-    scores, rate, c = shape.m * shape.n, of.rate, of.constants
+    scores, rate, c = shape.m * shape.n * share, of.rate, of.constants
     each = c.wg_score_clk + part * c.wg_part_clk + len(shape.scores) * c.wg_term_clk
     terms = {
         "tensor": 2 * scores * dims / (_WGMMA_FLOPS * c.wgmma),
@@ -248,7 +258,7 @@ def _sm90(config: sm90.Config, of: Times, least: bool) -> Time:
     p, facts, demand = of.case.problem, of.case.facts, of.case.demand
     rate, c, shape = of.rate, of.constants, config.shape
     work, heads = demand.tiles(config.tile, packed=shape.packed), demand.places
-    tile, running = _sm90_tile(shape, work.part, of), facts.sm_count * shape.blocks
+    tile, running = _sm90_tile(shape, work, of), facts.sm_count * shape.blocks
     first, rest = np.split(work.lengths, [config.long_slots])
     first = np.repeat(first / config.splits, config.splits)
 

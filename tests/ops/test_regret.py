@@ -13,7 +13,7 @@ import regret_report
 from regret_cells import MASKS, Cell, cells, groups, make_mask
 
 from stof_cupy.ops import attention_candidates
-from stof_cupy.ops.attention_candidates import candidates, name_of
+from stof_cupy.ops.attention_candidates import KINDS, candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_model import explain
 from stof_cupy.ops.attention_times import time_of
@@ -127,6 +127,22 @@ def test_the_kernel_for_hopper_among_the_candidates(
         assert every == list(candidates(plan.case)) and len(every) == plan.count
         assert "sm90" in {candidate.kernel for candidate in plan.timed}
         assert name != "random0.1" or any(getattr(each, "packed", False) for each in every)
+
+
+def test_one_more_kernel_beside_what_is_known() -> None:
+    name = "longformer-1024-1-64"
+    group = [cell for cell in cells() if cell.name == name]
+    known = {"blockwise 4x16s2q1b2": 7.0, "blockwise 2x16s2q1b3g2": 6.0}
+    plans, stats = regret_measure.plan_group(group, H100, more="sm90", known={group[0]: known})
+    assert [each.kernel for each in plans[0].timed[:2]] == ["blockwise", "sm90"]
+    assert name_of(plans[0].timed[0]) == "blockwise 2x16s2q1b3g2"
+    assert {each.kernel for each in plans[0].timed[1:]} == {"sm90"}
+    _, before = regret_measure.plan_group(group, H100)
+    assert stats and before
+    both = regret_report.MaskStats(stats.joined(before.record))
+    case = group[0].case(both, H100)
+    assert {each.kernel for each in candidates(case, KINDS)} == set(KINDS)
+    assert all(time_of(each, case, TRUTH).us > 0 for each in candidates(case, KINDS))
 
 
 def test_constants_are_fitted_to_a_file(measured: Any) -> None:
