@@ -102,9 +102,9 @@ def _order(
 
     All that a section reads and writes fits into a third of L2: rows come longest first, so that
     those that share keys may be far apart, and while a section ends the next one has begun. It has
-    more heads, as long as their keys and values fit, where the longest rows of the last one would end last
-    otherwise. If that is not enough these come first, as many as the configuration says, though
-    their keys are then read twice.
+    more heads, as long as their keys and values fit, where the longest rows of the last one would
+    end last otherwise. If that is not enough these come first, as many as the configuration says,
+    though their keys are then read twice.
 
     Parameters
     ----------
