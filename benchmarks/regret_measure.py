@@ -198,7 +198,7 @@ def beside(case: Case, every: list[Candidate], known: dict[str, float]) -> list[
     best = min(known, key=lambda name: known[name])
     constants = calibrated(case.facts)
     ranked = explain(case, constants, among=every) if every else ()
-    near = [each.candidate for each in ranked if each.us < LONGEST_US]
+    near = [each.candidate for each in ranked if each.us <= NEAR * known[best]]
     return [next(c for c in candidates(case) if name_of(c) == best), *near[:MOST_BESIDE]]
 
 

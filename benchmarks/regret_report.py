@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -47,11 +46,7 @@ class MaskStats:
         record: dict[str, Any] = {"rows": [*asdict(mask.row_stats()).values()], "tiles": {}}
         record["groups"] = mask.group_share()
         for tile, packed in sorted({*tiles, *((each, False) for each in EQ1_TILES.values())}):
-            if packed:
-                lists = mask.schedule(tile, layout="accumulator", packed=True)
-                stats, every = lists.stats, lists.lengths
-            else:
-                stats, every = mask.tile_stats(tile), mask.tile_lengths(tile)
+            stats, every = mask.tile_stats(tile, packed), mask.tile_lengths(tile, packed)
             lengths, counts = np.unique(every, return_counts=True)
             runs = [] if tile == (16, 16) else [lengths.tolist(), counts.tolist()]
             record["tiles"][_key(tile, packed)] = [*asdict(stats).values(), runs]
@@ -70,14 +65,6 @@ class MaskStats:
         if not runs:  # Eq. 1 asks for their sum alone
             return np.array([self.tile_stats(tile).visited])
         return np.repeat(*map(np.array, runs))[::-1]
-
-    def schedule(self, tile: tuple[int, int], *, layout: str, packed: bool) -> Any:
-        """Stand in for the lists, of which the model asks for counts."""
-        counts = {
-            "stats": self.tile_stats(tile, packed),
-            "lengths": self.tile_lengths(tile, packed),
-        }
-        return SimpleNamespace(**counts)
 
     def group_share(self) -> float:
         return float(self.record.get("groups", 1.0))

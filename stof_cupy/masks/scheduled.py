@@ -96,8 +96,12 @@ class Scheduled:
         share: float = self._kept("group_share", group_share)
         return share
 
-    def tile_stats(self, tile: tuple[int, int] = (TILE, TILE)) -> ScheduleStats:
+    def tile_stats(
+        self, tile: tuple[int, int] = (TILE, TILE), packed: bool = False
+    ) -> ScheduleStats:
         """Return ``schedule(tile).stats``, without making lists if sides are multiples of 64.
+
+        Of packed groups all tiles count as part tiles then, though one may turn out to be full.
 
         Examples
         --------
@@ -105,9 +109,9 @@ class Scheduled:
         >>> masks.causal(1000).tobsr().tile_stats((128, 64)).visited
         72
         """
-        return self._tile_stats(tile)[0]
+        return self._tile_stats(tile, packed)[0]
 
-    def tile_lengths(self, tile: tuple[int, int] = (TILE, TILE)) -> Int64s:
+    def tile_lengths(self, tile: tuple[int, int] = (TILE, TILE), packed: bool = False) -> Int64s:
         """Return ``schedule(tile).lengths``, as `tile_stats`: key tiles of query tiles, sorted.
 
         Examples
@@ -116,14 +120,15 @@ class Scheduled:
         >>> masks.causal(300).tobsr().tile_lengths()
         array([5, 4, 3, 2, 1])
         """
-        return self._tile_stats(tile)[1]
+        return self._tile_stats(tile, packed)[1]
 
-    def _tile_stats(self, tile: tuple[int, int]) -> tuple[ScheduleStats, Int64s]:
+    def _tile_stats(self, tile: tuple[int, int], packed: bool) -> tuple[ScheduleStats, Int64s]:
         if tile[0] % TILE or tile[1] % TILE:
-            schedule = self.schedule(tile)
+            schedule = self.schedule(tile, packed=packed)
             return schedule.stats, schedule.lengths
         found: tuple[ScheduleStats, Int64s] = self._kept(
-            ("tile_stats", *tile), lambda masks, mask_of: tile_stats(masks, mask_of, tile)
+            ("tile_stats", *tile, packed),
+            lambda masks, mask_of: tile_stats(masks, mask_of, tile, packed),
         )
         return found
 

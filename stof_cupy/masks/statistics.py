@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stof_cupy.masks.algebra import row_counts
 from stof_cupy.masks.bitmap import TILE
@@ -15,6 +16,9 @@ from stof_cupy.masks.schedule import ScheduleStats
 from stof_cupy.masks.tiles import FULL, Int64s, Tiles, grid
 
 __all__ = ["RowStats", "group_share", "row_stats", "tile_stats"]
+
+
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)  # of a byte
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,17 @@ def group_share(masks: Sequence[Tiles], mask_of: Any) -> float:
 
 
 def tile_stats(
-    masks: Sequence[Tiles], mask_of: Any, tile: tuple[int, int]
+    masks: Sequence[Tiles], mask_of: Any, tile: tuple[int, int], packed: bool = False
 ) -> tuple[ScheduleStats, Int64s]:
-    """Return `Schedule.stats` and `Schedule.lengths`; a tile's sides are multiples of 64."""
+    """Return `Schedule.stats` and `Schedule.lengths`; a tile's sides are multiples of 64.
+
+    Of tiles made of packed groups all count as part tiles, though one may turn out to be full.
+    """
     times = np.bincount(np.ravel(mask_of), minlength=len(masks)).tolist()
     kept = visited = part = 0
     longest = np.zeros(-(-masks[0].shape[0] // tile[0]), np.int64)
     for each, count in zip(masks, times, strict=True):
-        rows, full = _merged(each, tile)
+        rows, full = (_packed if packed else _merged)(each, tile)
         kept += count * each.nnz
         visited += count * len(rows)
         part += count * int(len(full) - full.sum())
@@ -85,16 +92,45 @@ def tile_stats(
     return stats, longest
 
 
-def _merged(tiles: Tiles, tile: tuple[int, int]) -> tuple[Int64s, Any]:
+def _merged(tiles: Tiles, tile: tuple[int, int]) -> tuple[Int64s, NDArray[np.bool_]]:
     """Return the query tile of each listed larger tile, and whether it is kept whole."""
+    rows, full, _ = _larger(tiles, tile)
+    return rows, full
+
+
+def _larger(
+    tiles: Tiles, tile: tuple[int, int]
+) -> tuple[Int64s, NDArray[np.bool_], Int64s | slice]:
+    """Return what `_merged` does, and in which larger tile each 64x64 tile is."""
     down, across = tile[0] // TILE, tile[1] // TILE
     rows, cols = grid(tiles.shape)
     row, col = np.divmod(tiles.keys, max(cols, 1))
     if down == across == 1:
-        return row, tiles.bitmap_id == FULL
+        return row, tiles.bitmap_id == FULL, slice(None)
     wide = -(-cols // across)
     larger, where = np.unique(row // down * wide + col // across, return_inverse=True)
     full = np.bincount(where, weights=tiles.bitmap_id == FULL, minlength=len(larger))
     at_row, at_col = np.divmod(larger, max(wide, 1))
     inside = np.minimum(rows - at_row * down, down) * np.minimum(cols - at_col * across, across)
-    return at_row, full == inside
+    return at_row, full == inside, where
+
+
+def _packed(tiles: Tiles, tile: tuple[int, int]) -> tuple[Int64s, NDArray[np.bool_]]:
+    """Return what `_merged` does of lists in which groups of 8 keys are packed."""
+    at_row, full, where = _larger(tiles, tile)
+    used = np.packbits((tiles.bitmaps.reshape(-1, 8, TILE // 8) != 0).any(axis=2), axis=1)
+    part = ~full[where]
+    row, col = np.divmod(tiles.keys[part], max(grid(tiles.shape)[1], 1))
+    groups = np.append(used, np.uint8(255))[tiles.bitmap_id[part]]  # the last one: of full tiles
+    inside = np.clip(-(-(tiles.shape[1] - col * TILE) // 8), 0, 8)
+    groups &= (255 << (8 - inside)).astype(np.uint8)
+    query = row // (tile[0] // TILE)
+    place = query * grid(tiles.shape)[1] + col
+    order = np.argsort(place, kind="stable")
+    first = np.flatnonzero(np.diff(place[order], prepend=-1))
+    joined = np.bitwise_or.reduceat(groups[order], first) if len(first) else groups[:0]
+    rows = -(-tiles.shape[0] // tile[0])
+    counts = np.bincount(query[order][first], _ONES[joined], rows).astype(np.int64)
+    made = np.repeat(np.arange(rows), -(-counts * 8 // tile[1]))
+    whole = at_row[full]
+    return np.append(made, whole), np.arange(len(made) + len(whole)) >= len(made)

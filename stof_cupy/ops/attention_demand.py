@@ -168,11 +168,8 @@ class Demand:
             lengths = np.minimum(np.linspace(2 * visited / max(rows, 1), 0, rows), cols)
             lengths *= visited / max(lengths.sum(), 1e-9)
             return TileDemand(lengths, all_cols, min(part / max(visited, 1e-9), 1.0))
-        if packed:  # is not counted without making the lists
-            lists = self.source.schedule(tile, layout="accumulator", packed=True)
-            stats, most = lists.stats, lists.lengths
-        else:
-            stats, most = self.source.tile_stats(tile), self.source.tile_lengths(tile)
+        stats = self.source.tile_stats(tile, packed)
+        most = self.source.tile_lengths(tile, packed)
         mean = stats.visited / self._distinct / max(most.sum(), 1)
         part = stats.part / max(stats.visited, 1)
         return TileDemand(most * mean, most, part, stats.waste)

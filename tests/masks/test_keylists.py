@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,10 @@ def test_statistics_are_those_of_the_schedules(mask):
     for tile in TILES:
         assert mask.tile_stats(tile) == mask.schedule(tile).stats
         assert mask.tile_lengths(tile).tolist() == mask.schedule(tile).lengths.tolist()
+        lists, counted = mask.schedule(tile, packed=True), mask.tile_stats(tile, packed=True)
+        assert replace(counted, part=lists.stats.part) == lists.stats
+        assert lists.stats.part <= counted.part <= counted.visited
+        assert mask.tile_lengths(tile, packed=True).tolist() == lists.lengths.tolist()
     assert mask.tile_stats((32, 16)) == mask.schedule((32, 16)).stats
     lengths = mask.toarray().sum(-1)
     stats = mask.row_stats()
