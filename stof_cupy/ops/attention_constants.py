@@ -65,6 +65,8 @@ class Constants:
         From one box of 8 packed keys to the next.
     wg_tile_clk : float
         That a warpgroup waits in a tile, if it is alone.
+    wg_turn_clk : float
+        The same, if its two products take turns with each other.
     wg_halves : float
         Of the halves of tiles that are left out, the share that is saved.
     wg_row_clk : float
@@ -92,14 +94,15 @@ class Constants:
     chunk_clk: float = 1280.0
     issue: float = 0.517
     row_overlap: float = 0.71
-    wgmma: float = 0.99
-    wg_l2: float = 0.85
-    wg_score_clk: float = 1.45
-    wg_part_clk: float = 0.15
+    wgmma: float = 1.0
+    wg_l2: float = 1.0
+    wg_score_clk: float = 1.422
+    wg_part_clk: float = 0.077
     wg_term_clk: float = 3.0
     wg_copy_clk: float = 15.0
-    wg_tile_clk: float = 1000.0
-    wg_halves: float = 0.5
+    wg_tile_clk: float = 810.0
+    wg_turn_clk: float = 278.0
+    wg_halves: float = 0.476
     wg_row_clk: float = 1400.0
 
     def scaled(self, name: str, factor: float) -> Constants:
