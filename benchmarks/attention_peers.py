@@ -12,15 +12,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from attention_cells import CHUNK, Cell, rule
+from attention_cells import CHUNK, Cell, NotForError, rule
+from shapes import BLOCK
+
+__all__ = ["PEERS", "NotForError", "tensor"]
 
 FLEX_BLOCK = 128
 DENSE_MOST = 16_384  # keys and queries of a dense mask for SDPA
-
-
-class NotForError(Exception):
-    """A peer has no such attention."""
-
 
 Call = Callable[[], Any]
 
@@ -253,6 +251,36 @@ def _listed(blocks: Any) -> tuple[Any, Any]:
     return counts[None, None], columns.to(torch.int32)[None, None].contiguous()
 
 
+# ---------------------------------------------------------------- blocks alone
+
+
+def cudnn_sparse(cell: Cell) -> Call:
+    """cuDNN's block-sparse attention, of its frontend's package: masks of whole blocks."""
+    import torch
+
+    if cell.mask.dense is None:
+        raise NotForError("masks")
+    batch, heads, _, queries, keys, _ = cell.shape
+    dense = tensor(cell.mask.dense)
+    blocks = dense.view(queries // BLOCK, BLOCK, keys // BLOCK, BLOCK)
+    some, every = blocks.any(3).any(1), blocks.all(3).all(1)
+    if not torch.equal(some, every):
+        raise NotForError(f"whole blocks of {BLOCK} alone")
+    from cudnn.block_sparse_attention import block_sparse_attention_forward
+
+    lists = _listed(some)
+    counts, columns = (x.expand(batch, heads, *x.shape[2:]).contiguous() for x in lists)
+    q, k, v = _tensors(cell)
+
+    def run() -> Any:
+        made = block_sparse_attention_forward(
+            q, k, v, columns, q2k_block_nums=counts, sparse_block_size=BLOCK
+        )
+        return made["o_tensor"]
+
+    return run
+
+
 # ---------------------------------------------------------------- FlashInfer
 
 
@@ -268,6 +296,7 @@ def flashinfer(cell: Cell) -> Call:
 PEERS: dict[str, Callable[[Cell], Call]] = {
     "FA2": fa2,
     "cuDNN": cudnn,
+    "cuDNN-sparse": cudnn_sparse,
     "SDPA-mask": sdpa_mask,
     "FA3": fa3,
     "FA4": fa4,

@@ -25,7 +25,7 @@ from stof_cupy.ops.attention_times import time_of
 
 __all__ = ["MaskStats", "Measured", "improve", "report"]
 
-SELECTS = tuple(each for each in get_args(Select) if each != "sm90")
+SELECTS = tuple(each for each in get_args(Select) if not each.startswith("sm"))
 EQ1_TILES = {"stof-eq1": (16, 16), "stof-eq1-64": (64, 64)}
 
 
