@@ -7,36 +7,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import attention_ways
 import numpy as np
 import paper_masks
 from paper_masks import Form
 from shapes import BLOCK
 
-from stof_cupy import attention, masks
+from stof_cupy import masks
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.masks import BsrMask
 from stof_cupy.ops import reference
-from stof_cupy.ops.attention_args import Scores, validate
-from stof_cupy.ops.attention_cuda import prepared
-from stof_cupy.ops.attention_fields import Args
-from stof_cupy.ops.attention_model import Estimate
 
 DTYPE = "bfloat16"
 CHUNK = 1024  # rows of a mask at a time
 LINES = 64  # columns of a vertical-slash mask, and diagonals
-
-WAYS: dict[str, Any] = {
-    "ours": "model",
-    "ours sm80": "sm80",
-    "ours packed": "sm90",
-    "ours unpacked": "sm90",
-}
-"""What is ours, and how it is selected; of what remains the fastest with packed keys, or without.
-"""
-
-
-class NotForError(Exception):
-    """There is no such attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,33 +93,12 @@ def cell(shape: tuple[int, int, int, int, int, int], name: str, dtype: str = DTY
     return made
 
 
-def chosen(cell: Cell, way: str = "ours") -> Estimate:
-    """Return what one of `WAYS` runs; raise NotForError if there is no such kernel."""
-    found = attention(
-        cell.q, cell.k, cell.v, cell.mask.ours, out=cell.out, select=WAYS[way], explain=True
-    )
-    if "packed" in way:
-        found = [each for each in found if each.candidate.packed == (way == "ours packed")]
-    if not found:
-        raise NotForError(way)
-    return found[0]
-
-
 def ours(cell: Cell, way: str = "ours") -> Callable[[], None]:
     """Return a call of ours, which writes to ``cell.out``: what is timed, and nowhere else.
 
     It has run, and its result was found right in some rows.
     """
-
-    def run() -> None:
-        attention(cell.q, cell.k, cell.v, cell.mask.ours, out=cell.out, select=WAYS[way])
-
-    call: Callable[[], None] = run
-    if "packed" in way:
-        arrays = cell.q, cell.k, cell.v
-        _, problem, mask, scores = validate(*arrays, cell.mask.ours, Scores(), None, cell.out)
-        args = Args(problem, *arrays, cell.out, None, mask, scores, None)
-        call = prepared(chosen(cell, way).candidate, args)
+    call = attention_ways.call(cell, way)
     cell.out.fill(np.nan)
     call()
     check_rows(cell)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from attention_cells import CHUNK, Cell, NotForError, rule
-from shapes import BLOCK
+from attention_cells import CHUNK, Cell, rule
+from attention_ways import NotForError
 
-__all__ = ["PEERS", "NotForError", "tensor"]
+__all__ = ["PEERS", "NotForError", "listed", "tensor"]
 
 FLEX_BLOCK = 128
 DENSE_MOST = 16_384  # keys and queries of a dense mask for SDPA
@@ -236,13 +236,13 @@ def _block_mask(cell: Cell) -> Any:
         tiles = part.view(len(part) // FLEX_BLOCK, FLEX_BLOCK, blocks[1], FLEX_BLOCK)
         here = slice(first // FLEX_BLOCK, first // FLEX_BLOCK + len(tiles))
         some[here], every[here] = tiles.any(3).any(1), tiles.all(3).all(1)
-    partial = _listed(some & ~every)
+    partial = listed(some & ~every)
     return BlockMask.from_kv_blocks(
-        *partial, *_listed(every), BLOCK_SIZE=FLEX_BLOCK, mask_mod=mod, seq_lengths=(queries, keys)
+        *partial, *listed(every), BLOCK_SIZE=FLEX_BLOCK, mask_mod=mod, seq_lengths=(queries, keys)
     )
 
 
-def _listed(blocks: Any) -> tuple[Any, Any]:
+def listed(blocks: Any) -> tuple[Any, Any]:
     """Return how many blocks each row has, and which: those first."""
     import torch
 
@@ -255,30 +255,12 @@ def _listed(blocks: Any) -> tuple[Any, Any]:
 
 
 def cudnn_sparse(cell: Cell) -> Call:
-    """cuDNN's block-sparse attention, of its frontend's package: masks of whole blocks."""
-    import torch
+    """cuDNN's block-sparse attention, of its frontend's package."""
+    import cudnn_peer
 
     if cell.mask.dense is None:
         raise NotForError("masks")
-    batch, heads, _, queries, keys, _ = cell.shape
-    dense = tensor(cell.mask.dense)
-    blocks = dense.view(queries // BLOCK, BLOCK, keys // BLOCK, BLOCK)
-    some, every = blocks.any(3).any(1), blocks.all(3).all(1)
-    if not torch.equal(some, every):
-        raise NotForError(f"whole blocks of {BLOCK} alone")
-    from cudnn.block_sparse_attention import block_sparse_attention_forward
-
-    lists = _listed(some)
-    counts, columns = (x.expand(batch, heads, *x.shape[2:]).contiguous() for x in lists)
-    q, k, v = _tensors(cell)
-
-    def run() -> Any:
-        made = block_sparse_attention_forward(
-            q, k, v, columns, q2k_block_nums=counts, sparse_block_size=BLOCK
-        )
-        return made["o_tensor"]
-
-    return run
+    return cudnn_peer.prepared(cell, *_tensors(cell), tensor(cell.mask.dense))
 
 
 # ---------------------------------------------------------------- FlashInfer

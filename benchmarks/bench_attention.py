@@ -21,6 +21,7 @@ from typing import Any
 
 import attention_cells
 import attention_peers
+import attention_ways
 import device_time
 import pytest
 import reading
@@ -63,9 +64,9 @@ def record(
 ) -> None:
     """Time one way through a cell, after its result was found equal to ours."""
     cell = attention_cells.cell(shape, name, dtype)
-    if way in attention_cells.WAYS:
+    if way in attention_ways.WAYS:
         run, wait = our(cell, way)
-        benchmark.extra_info["kernel"] = attention_cells.chosen(cell, way).name
+        benchmark.extra_info["kernel"] = attention_ways.chosen(cell, way).name
         measured = device_time.ours(run, small=cell.small)
         if group == "decoding":  # nothing that takes every key and value can be faster
             read = device_time.ours(reading.reading(cell.k, cell.v), small=cell.small)
@@ -95,7 +96,7 @@ def our(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
         pytest.skip("the same as ours where Hopper's kernel does not run")
     try:
         return attention_cells.ours(cell, way), cupy.cuda.Device().synchronize
-    except attention_cells.NotForError as reason:
+    except attention_ways.NotForError as reason:
         pytest.skip(f"no kernel: {reason}")
 
 
@@ -107,7 +108,7 @@ def peer(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
         run = torch.no_grad()(attention_peers.PEERS[way](cell))
         got = run()
         torch.cuda.synchronize()
-    except attention_peers.NotForError as reason:
+    except attention_ways.NotForError as reason:
         pytest.skip(f"{way}: {reason}")
     except Exception as error:  # a peer's failure is a fact about the peer
         torch.cuda.empty_cache()
