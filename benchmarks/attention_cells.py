@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import attention_ways
 import numpy as np
 import paper_masks
 from paper_masks import Form
 from shapes import BLOCK
 
-from stof_cupy import attention, masks
+from stof_cupy import masks
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.masks import BsrMask
 from stof_cupy.ops import reference
 
 DTYPE = "bfloat16"
 CHUNK = 1024  # rows of a mask at a time
+LINES = 64  # columns of a vertical-slash mask, and diagonals
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,42 +81,45 @@ class Cell:
 
 
 @lru_cache(maxsize=1)
-def cell(shape: tuple[int, int, int, int, int, int], name: str) -> Cell:
+def cell(shape: tuple[int, int, int, int, int, int], name: str, dtype: str = DTYPE) -> Cell:
     """Return a problem, its output computed by ours and found right in some rows."""
     import cupy
 
     cupy.get_default_memory_pool().free_all_blocks()  # torch has a pool of its own
     mask = _mask(name, *shape[3:5])
-    q, k, v = _inputs(shape)
+    q, k, v = _inputs(shape, dtype)
     made = Cell(shape, q, k, v, cupy.empty_like(q), mask)
-    ours(made)()
-    check_rows(made)
+    ours(made)
     return made
 
 
-def ours(cell: Cell) -> Callable[[], None]:
-    """Return a call of ours, which writes to ``cell.out``: what is timed, and nowhere else."""
+def ours(cell: Cell, way: str = "ours") -> Callable[[], None]:
+    """Return a call of ours, which writes to ``cell.out``: what is timed, and nowhere else.
 
-    def run() -> None:
-        attention(cell.q, cell.k, cell.v, cell.mask.ours, out=cell.out)
-
-    return run
+    It has run, and its result was found right in some rows.
+    """
+    call = attention_ways.call(cell, way)
+    cell.out.fill(np.nan)
+    call()
+    check_rows(cell)
+    return call
 
 
 @lru_cache(maxsize=1)
-def _inputs(shape: tuple[int, int, int, int, int, int]) -> tuple[Any, Any, Any]:
+def _inputs(shape: tuple[int, int, int, int, int, int], dtype: str = DTYPE) -> tuple[Any, Any, Any]:
     import cupy
 
     batch, heads, kv_heads, queries, keys, dim = shape
     g = cupy.random.default_rng(0)
     sizes = [(batch, heads, queries, dim), *[(batch, kv_heads, keys, dim)] * 2]
-    q, k, v = (_halved(g.standard_normal(size, dtype=np.float32)) for size in sizes)
+    drawn = (g.standard_normal(size, dtype=np.float32) for size in sizes)
+    q, k, v = (_halved(x) if dtype == "bfloat16" else x.astype(dtype) for x in drawn)
     return q, k, v
 
 
 def _halved(x: Any) -> Any:
     """Return float32 as bfloat16: the upper halves of its bits."""
-    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(as_dtype(DTYPE))
+    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(as_dtype("bfloat16"))
 
 
 def check_rows(cell: Cell) -> None:
@@ -168,6 +173,10 @@ def _described(name: str, s: int) -> tuple[Form, Any, dict[str, Any]]:
     if name.startswith("blocks"):
         share = float(name.removeprefix("blocks"))
         return Form("blocks"), random_blocks(s, share), {"listed": _listed(s, share)}
+    if name == "vertical-slash":
+        lines = _lines(s)
+        at = {key: flags.nonzero()[0] for key, flags in lines.items()}
+        return Form(name), masks.vertical_slash(s, **at), lines
     form = Form(name, *((256, 64) if s >= 1024 else (64, 16)))
     looked_up = _draws(s)
     return form, _pattern(form, s, looked_up), looked_up
@@ -183,6 +192,15 @@ def _listed(s: int, share: float) -> Any:
     blocks = -(-s // BLOCK)
     drawn = np.random.default_rng(3).random((blocks, blocks)) < share
     return drawn | np.eye(blocks, dtype=bool)
+
+
+def _lines(s: int) -> dict[str, Any]:
+    """Return which columns and which distances back a vertical-slash mask keeps, 0 among these."""
+    g, lines = np.random.default_rng(4), {}
+    for key, first in (("vertical", []), ("slash", [0])):
+        lines[key] = np.zeros(s, bool)
+        lines[key][[*first, *(1 + g.permutation(s - 1)[: LINES - len(first)])]] = True
+    return lines
 
 
 def _draws(s: int) -> dict[str, Any]:
@@ -219,7 +237,7 @@ def _dense(form: Form, s: int, arrays: dict[str, Any]) -> Any:
 def rule(name: str, reach: int, tokens: int, arrays: dict[str, Any]) -> Callable[[Any, Any], Any]:
     """Return who sees whom, of positions; for CuPy's arrays and for FlexAttention's tensors."""
     scattered, documents, tenth = (arrays.get(n) for n in ("scattered", "documents", "tenth"))
-    listed = arrays.get("listed")
+    listed, vertical, slash = (arrays.get(n) for n in ("listed", "vertical", "slash"))
     rules: dict[str, Callable[[Any, Any], Any]] = {
         "bigbird": lambda q, k: (
             (abs(q // BLOCK - k // BLOCK) <= 1)
@@ -230,5 +248,6 @@ def rule(name: str, reach: int, tokens: int, arrays: dict[str, Any]) -> Callable
         "document": lambda q, k: (documents[q] == documents[k]) & (q >= k),  # type: ignore[index]
         "block10": lambda q, k: tenth[q // BLOCK, k // BLOCK],  # type: ignore[index]
         "blocks": lambda q, k: listed[q // BLOCK, k // BLOCK],  # type: ignore[index]
+        "vertical-slash": lambda q, k: (q >= k) & (vertical[k] | slash[abs(q - k)]),  # type: ignore[index]
     }
     return rules.get(name) or paper_masks.rule(name, reach, tokens, arrays)

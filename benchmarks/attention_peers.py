@@ -13,14 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from attention_cells import CHUNK, Cell, rule
+from attention_ways import NotForError
+
+__all__ = ["PEERS", "NotForError", "listed", "tensor"]
 
 FLEX_BLOCK = 128
 DENSE_MOST = 16_384  # keys and queries of a dense mask for SDPA
-
-
-class NotForError(Exception):
-    """A peer has no such attention."""
-
 
 Call = Callable[[], Any]
 
@@ -238,19 +236,31 @@ def _block_mask(cell: Cell) -> Any:
         tiles = part.view(len(part) // FLEX_BLOCK, FLEX_BLOCK, blocks[1], FLEX_BLOCK)
         here = slice(first // FLEX_BLOCK, first // FLEX_BLOCK + len(tiles))
         some[here], every[here] = tiles.any(3).any(1), tiles.all(3).all(1)
-    partial = _listed(some & ~every)
+    partial = listed(some & ~every)
     return BlockMask.from_kv_blocks(
-        *partial, *_listed(every), BLOCK_SIZE=FLEX_BLOCK, mask_mod=mod, seq_lengths=(queries, keys)
+        *partial, *listed(every), BLOCK_SIZE=FLEX_BLOCK, mask_mod=mod, seq_lengths=(queries, keys)
     )
 
 
-def _listed(blocks: Any) -> tuple[Any, Any]:
+def listed(blocks: Any) -> tuple[Any, Any]:
     """Return how many blocks each row has, and which: those first."""
     import torch
 
     counts = blocks.sum(-1, dtype=torch.int32)
     columns = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return counts[None, None], columns.to(torch.int32)[None, None].contiguous()
+
+
+# ---------------------------------------------------------------- blocks alone
+
+
+def cudnn_sparse(cell: Cell) -> Call:
+    """cuDNN's block-sparse attention, of its frontend's package."""
+    import cudnn_peer
+
+    if cell.mask.dense is None:
+        raise NotForError("masks")
+    return cudnn_peer.prepared(cell, *_tensors(cell), tensor(cell.mask.dense))
 
 
 # ---------------------------------------------------------------- FlashInfer
@@ -268,6 +278,7 @@ def flashinfer(cell: Cell) -> Call:
 PEERS: dict[str, Callable[[Cell], Call]] = {
     "FA2": fa2,
     "cuDNN": cudnn,
+    "cuDNN-sparse": cudnn_sparse,
     "SDPA-mask": sdpa_mask,
     "FA3": fa3,
     "FA4": fa4,

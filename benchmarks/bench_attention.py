@@ -21,10 +21,11 @@ from typing import Any
 
 import attention_cells
 import attention_peers
+import attention_ways
 import device_time
 import pytest
 import reading
-from attention_cells import Cell
+from attention_cells import DTYPE, Cell
 from shapes import (
     ATTENTION,
     ATTENTION_MASKS,
@@ -35,7 +36,10 @@ from shapes import (
     SMALL_ATTENTION,
 )
 
+from stof_cupy.jit import device
+
 WAYS = ("ours", *attention_peers.PEERS)
+BOTH = ("ours", "ours sm80", *attention_peers.PEERS)  # without Hopper's kernel, too
 EQUAL = {"atol": 1e-2, "rtol": 2e-2}  # two results, each rounded to bfloat16
 Sizes = tuple[int, int, int, int, int, int]
 
@@ -51,17 +55,18 @@ def cases(shapes: Any, names: tuple[str, ...]) -> list[Any]:
         )
         for b, h, s, d in shapes
         for name in names
-        for way in WAYS
+        for way in BOTH
     ]
 
 
-def record(benchmark: Any, group: str, shape: Sizes, name: str, way: str) -> None:
+def record(
+    benchmark: Any, group: str, shape: Sizes, name: str, way: str, dtype: str = DTYPE
+) -> None:
     """Time one way through a cell, after its result was found equal to ours."""
-    cell = attention_cells.cell(shape, name)
-    if way == "ours":
-        import cupy
-
-        run, wait = attention_cells.ours(cell), cupy.cuda.Device().synchronize
+    cell = attention_cells.cell(shape, name, dtype)
+    if way in attention_ways.WAYS:
+        run, wait = our(cell, way)
+        benchmark.extra_info["kernel"] = attention_ways.chosen(cell, way).name
         measured = device_time.ours(run, small=cell.small)
         if group == "decoding":  # nothing that takes every key and value can be faster
             read = device_time.ours(reading.reading(cell.k, cell.v), small=cell.small)
@@ -73,13 +78,26 @@ def record(benchmark: Any, group: str, shape: Sizes, name: str, way: str) -> Non
     quantiles = {f"device_{n}_ms": getattr(measured, n) for n in ("p20", "p50", "p80")}
     moved = sum(int(x.nbytes) for x in (cell.q, cell.k, cell.v, cell.out))
     benchmark.extra_info |= {
-        **{"group": group, "shape": list(shape), "mask": name, "way": way, **quantiles},
+        **{"group": group, "shape": list(shape), "mask": name, "dtype": dtype, "way": way},
+        **quantiles,
         "graph": measured.graph,
         "device_rounds": measured.rounds,
         "density": cell.mask.density,
         "tflops": cell.flop / measured.p50 / 1e9,
         "gbytes_per_s": moved / measured.p50 / 1e6,
     }
+
+
+def our(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return a call of ours and the wait for it; skip if this GPU or mask has no such way."""
+    import cupy
+
+    if way == "ours sm80" and device.facts().arch != "90a":
+        pytest.skip("the same as ours where Hopper's kernel does not run")
+    try:
+        return attention_cells.ours(cell, way), cupy.cuda.Device().synchronize
+    except attention_ways.NotForError as reason:
+        pytest.skip(f"no kernel: {reason}")
 
 
 def peer(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -90,7 +108,7 @@ def peer(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
         run = torch.no_grad()(attention_peers.PEERS[way](cell))
         got = run()
         torch.cuda.synchronize()
-    except attention_peers.NotForError as reason:
+    except attention_ways.NotForError as reason:
         pytest.skip(f"{way}: {reason}")
     except Exception as error:  # a peer's failure is a fact about the peer
         torch.cuda.empty_cache()
@@ -133,7 +151,7 @@ def bench_elements(benchmark: Any, shape: Sizes, name: str, way: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BOTH)
 @pytest.mark.parametrize("shape", DECODING, ids=lambda s: "x".join(map(str, s)))
 def bench_decoding(benchmark: Any, shape: Sizes, way: str) -> None:
     record(benchmark, "decoding", shape, "full", way)

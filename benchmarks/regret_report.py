@@ -124,8 +124,9 @@ def regrets(measured: Measured, constants: Constants | None = None) -> dict[str,
     """Return what each way to select costs in each cell."""
     found: dict[str, list[Regret]] = {select: [] for select in SELECTS}
     for cell, case, every, us in measured.cases():
-        best = min(us, key=lambda name: us[name])
         for select in SELECTS:
+            among = [n for n in us if select != "sm80" or n.partition(" ")[0] in USUAL]
+            best = min(among, key=lambda name: us[name])
             chosen = explain(case, constants, select=select, among=every)[0].name
             ratio = us[chosen] / us[best] if chosen in us else None
             found[select].append(Regret(cell, chosen, best, ratio))

@@ -79,6 +79,22 @@ SMALL_ATTENTION = ((1, 12, 128, 64), (1, 12, 256, 64), (1, 12, 512, 64))
 ATTENTION_MASKS = ("full", *MASK_NAMES[:7])
 """The anchors' masks of attention."""
 
+HOPPER_ATTENTION = ((1, 32, 8192, 128), (16, 12, 2048, 64))
+"""Of Hopper's own kernel, beside `HEAVY_ATTENTION`."""
+
+HOPPER_DIMS = tuple((1, 16, 8192, dim) for dim in (64, 128, 192, 256))
+"""Full and causal in all head dims that its peers have."""
+
+HOPPER_SMALL = ((8, 12, 512, 64), (1, 12, 128, 64))
+"""What takes as long as it takes to begin."""
+
+HOPPER_SCATTERED = (
+    ((1, 16, 32_768, 128), "vertical-slash"),
+    ((1, 16, 8192, 128), "elements0.01"),
+    ((1, 12, 8192, 64), "elements0.01"),
+)
+"""Masks whose keys can be packed."""
+
 ELEMENT_SIZES = (1024, 2048, 4096, 8192)
 """Sequence lengths, at (1, 12, seq, 64), for masks of random elements."""
 

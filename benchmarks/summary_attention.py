@@ -3,7 +3,8 @@
     python benchmarks/summary_attention.py out.json
 
 A cell is ours in ms, how many times as fast as the best peer that is, and which peer. ``*`` marks a
-time with the host's in it, because the call could not be captured.
+time with the host's in it, because the call could not be captured. The targets are of the sm_80
+path: of ``ours sm80`` where that was timed, as on a Hopper.
 """
 
 from __future__ import annotations
@@ -28,18 +29,22 @@ class Cell:
     group: str
     shape: tuple[int, ...]
     mask: str
+    dtype: str = "bfloat16"
     times: dict[str, float] = field(default_factory=dict)
     with_host: set[str] = field(default_factory=set)
     bandwidth: float = 0.0
     read: float = 0.0  # ms, of a kernel that reads the keys and values
+    kernels: dict[str, str] = field(default_factory=dict)  # of ways of ours
+    tflops: dict[str, float] = field(default_factory=dict)
 
-    def ratio(self, *peers: str) -> tuple[float, str] | None:
+    def ratio(self, *peers: str, ours: str = "ours") -> tuple[float, str] | None:
         """Return how many times as fast as the best of some peers (default all), and which."""
-        others = {n: t for n, t in self.times.items() if n != "ours" and (not peers or n in peers)}
-        if "ours" not in self.times or not others:
+        theirs = {n: t for n, t in self.times.items() if not n.startswith("ours")}
+        others = {n: t for n, t in theirs.items() if not peers or n in peers}
+        if ours not in self.times or not others:
             return None
         best = min(others, key=lambda name: others[name])
-        return others[best] / self.times["ours"], best
+        return others[best] / self.times[ours], best
 
     def __str__(self) -> str:
         ours = self.times.get("ours", float("nan"))
@@ -61,9 +66,12 @@ def read(path: Path) -> list[Cell]:
         info = each["extra_info"]
         if "way" not in info:
             continue
-        key = info["group"], tuple(info["shape"]), info["mask"]
+        key = info["group"], tuple(info["shape"]), info["mask"], info.get("dtype", "bfloat16")
         cell = cells.setdefault(key, Cell(*key))
         cell.times[info["way"]] = info["device_p50_ms"]
+        cell.tflops[info["way"]] = info["tflops"]
+        if "kernel" in info:
+            cell.kernels[info["way"]] = info["kernel"]
         if not info["graph"]:
             cell.with_host.add(info["way"])
         if info["way"] == "ours":
@@ -92,9 +100,10 @@ def lines(cells: list[Cell]) -> list[str]:
 def targets(cells: list[Cell]) -> list[str]:
     """Return how the targets of the sm_80 path are met."""
     found = []
+    ours = "ours sm80" if any("ours sm80" in cell.times for cell in cells) else "ours"
 
     def add(title: str, chosen: list[Cell], geomean: float, worst: float, *peers: str) -> None:
-        ratios = [r[0] for cell in chosen if (r := cell.ratio(*peers)) is not None]
+        ratios = [r[0] for cell in chosen if (r := cell.ratio(*peers, ours=ours))]
         if ratios:
             mean, least = float(np.exp(np.mean(np.log(ratios)))), min(ratios)
             text = f"{title}: {len(ratios)} cells, geomean {mean:.2f}x, worst {least:.2f}x"

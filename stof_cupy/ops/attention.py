@@ -77,10 +77,11 @@ def attention(
     out : ndarray, optional
         Where to write the result: its shape and dtype, contiguous last axis, no overlap with the
         inputs.
-    select : {"model", "stof-eq1", "stof-eq1-64", "sm90"}
+    select : {"model", "stof-eq1", "stof-eq1-64", "sm80", "sm90"}
         What chooses among the kernels for a GPU: a model of their times, fitted to the GPU by
         ``stof-cupy calibrate`` or else to an H100; or the paper's Eq. 1, with 16x16 blocks as
-        printed or 64x64 ones, for row-wise or block-wise, and the model among those. ``"sm90"``:
+        printed or 64x64 ones, for row-wise or block-wise, and the model among those. ``"sm80"``:
+        the model among the kernels that run on any GPU from sm_80 on, on Hopper too. ``"sm90"``:
         the kernel of Hopper's own instructions, or UnsupportedError where it does not go. NumPy
         arrays have one way only, whatever is selected.
     explain : bool

@@ -27,10 +27,13 @@ __all__ = ["Estimate", "Select", "check_select", "choose", "explain", "predict"]
 
 _ROUNDING = 1 + 1e-9  # of a bound and what it bounds, which are added up in different orders
 
-Select = Literal["model", "stof-eq1", "stof-eq1-64", "sm90"]
+Select = Literal["model", "stof-eq1", "stof-eq1-64", "sm80", "sm90"]
 """Who chooses: the model, or Eq. 1 on 16x16 blocks as printed, or on the 64x64 tiles that it counts
 elsewhere; Eq. 1 decides row-wise or block-wise, the model then which of those. Or the model among
-what the kernel for Hopper can be alone."""
+the kernels for any GPU from sm_80 on, or among what the one for Hopper can be, alone."""
+
+_KERNELS: dict[str, tuple[str, ...]] = {"sm80": ("blockwise", "rowwise"), "sm90": ("sm90",)}
+"""Those that a `Select` leaves, of `attention_candidates.KINDS`; all, where it is not here."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Estimate:
 def check_select(select: str) -> None:
     """Raise ArgumentError unless `select` is one."""
     if not isinstance(select, str) or select not in get_args(Select):
-        expected = "'model', 'stof-eq1', 'stof-eq1-64' or 'sm90'"
+        expected = "'model', 'stof-eq1', 'stof-eq1-64', 'sm80' or 'sm90'"
         raise ArgumentError(mismatch("select", repr(select), expected))
 
 
@@ -86,7 +89,7 @@ def explain(
     case : Case
     constants : Constants, optional
         Calibrated ones, see `attention_calibration`.
-    select : {"model", "stof-eq1", "stof-eq1-64", "sm90"}
+    select : {"model", "stof-eq1", "stof-eq1-64", "sm80", "sm90"}
         See `Select`. The fastest come first, with Eq. 1 those of its kernel.
     among : iterable of Candidate, optional
         Legal ones; default: all.
@@ -128,11 +131,10 @@ def _preferred(
     The first of these is not empty.
     """
     check_select(select)
+    kernels = _KERNELS.get(select)
     if among is None:
-        among = candidates(case, ("sm90",) if select == "sm90" else None)
-    elif select == "sm90":
-        among = (each for each in among if each.kernel == "sm90")
-    found = list(among)
+        among = candidates(case, kernels)
+    found = [each for each in among if kernels is None or each.kernel in kernels]
     if not found:
         raise UnsupportedError(mismatch("problem", case.problem, _why_none(case, select)))
     if not select.startswith("stof-eq1"):

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stof_cupy import env
 from stof_cupy.errors import StofError
@@ -35,23 +35,38 @@ MOST_KERNELS = 200
 SHOWN = 12
 
 
+class Families(NamedTuple):
+    """Whose cases are drawn."""
+
+    hopper: bool = True
+    others: bool = True
+
+    def instances(self) -> list[forced.Instance]:
+        """Return theirs."""
+        every = forced.instances(MOST_KERNELS)
+        return [x for x in every if (self.hopper if isinstance(x, forced.Hopper) else self.others)]
+
+
+ALL = Families()
+
+
 @cache
-def ready(arch: str) -> list[KernelSpec]:
+def ready(arch: str, families: Families = ALL) -> list[KernelSpec]:
     """Return the kernels that are compiled beforehand for an architecture."""
-    specs = forced.kernels(forced.instances(MOST_KERNELS))
+    specs = forced.kernels(families.instances())
     specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]
     return [spec for spec in specs if spec.supports(arch)]
 
 
 @cache
-def kernels(emulate: str | None) -> Kernels:
+def kernels(emulate: str | None, families: Families = ALL) -> Kernels:
     """Return what this process may launch."""
     if emulate is not None:
         return Kernels(on_host=emulate == "kernels")
     from stof_cupy.jit import device
 
     facts = device.facts()
-    return Kernels(facts, frozenset(ready(facts.arch)))
+    return Kernels(facts, frozenset(ready(facts.arch, families)))
 
 
 def compile_one(job: tuple[KernelSpec, str]) -> str:
@@ -66,24 +81,22 @@ def compile_one(job: tuple[KernelSpec, str]) -> str:
     return ""
 
 
-def drawn(seed: int, emulate: str | None, hopper: bool = True) -> fuzz_case.Case:
+def drawn(seed: int, emulate: str | None, families: Families = ALL) -> fuzz_case.Case:
     """Return the case of a seed, as this machine can run it."""
-    chosen = forced.instances(MOST_KERNELS)
-    if not hopper:
-        chosen = [each for each in chosen if not isinstance(each, forced.Hopper)]
+    chosen = families.instances()
     if emulate == "kernels":  # a compiler for CPUs takes minutes for large tiles
         chosen = [each for each in chosen if each.head_dim <= 64]
         return fuzz_case.draw(seed, chosen, heavy=0, largest=3e4)
     return fuzz_case.draw(seed, chosen)
 
 
-def run_one(job: tuple[int, str | None, bool]) -> tuple[str, list[Outcome], list[str]]:
+def run_one(job: tuple[int, str | None, Families]) -> tuple[str, list[Outcome], list[str]]:
     """Run the case of a seed; return what it is, what came of it, and the kernels loaded so far."""
-    seed, emulate, hopper = job
-    case = drawn(seed, emulate, hopper)
+    seed, emulate, families = job
+    case = drawn(seed, emulate, families)
     title = f"{case.instance.name} {case}"
     try:
-        outcomes = run_case(case, kernels(emulate))
+        outcomes = run_case(case, kernels(emulate, families))
         if emulate is None:
             import cupy
 
@@ -112,13 +125,19 @@ def parser() -> argparse.ArgumentParser:
         default=True,
         help="the kernel for Hopper too; racecheck does not follow the mbarriers that order it",
     )
+    made.add_argument(
+        "--others",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the block-wise and row-wise kernels too",
+    )
     made.add_argument("--emulate", choices=("numpy", "kernels"), help="no GPU")
     return made
 
 
-def compile_all(arch: str, processes: int) -> list[str]:
+def compile_all(arch: str, processes: int, families: Families = ALL) -> list[str]:
     """Compile what cases need, in parallel; return what failed."""
-    start, specs = time.monotonic(), ready(arch)
+    start, specs = time.monotonic(), ready(arch, families)
     jobs = [(spec, arch) for spec in sorted(specs, key=lambda s: -s.smem_bytes)]
     made = results(compile_one, jobs, processes=processes, each_s=120, total_s=200)
     failed = [str(result) for _, result in made if result]
@@ -130,14 +149,15 @@ def compile_all(arch: str, processes: int) -> list[str]:
 
 def run_all(seeds: list[int], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run the cases of seeds; return a record of each, by seed."""
-    records, jobs = [], [(seed, options.emulate, options.hopper) for seed in seeds]
+    families = Families(options.hopper, options.others)
+    records, jobs = [], [(seed, options.emulate, families) for seed in seeds]
     limits = {"each_s": options.each, "total_s": options.limit}
     for (seed, *_), result in results(run_one, jobs, processes=options.processes, **limits):
         if isinstance(result, Lost):
             result = "", [Outcome("?", "error", result.why)], []
         title, outcomes, loaded = result
         if not title:
-            case = drawn(seed, options.emulate, options.hopper)
+            case = drawn(seed, options.emulate, families)
             title = f"{case.instance.name} {case}"
         records.append({"seed": seed, "case": title, "outcomes": outcomes, "loaded": loaded})
     return sorted(records, key=lambda record: record["seed"])
@@ -171,12 +191,13 @@ def summary(records: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     options = parser().parse_args()
     failed: list[str] = []
+    families = Families(options.hopper, options.others)
     if options.emulate is None:
         from stof_cupy.jit import device, nvrtc
 
         facts = device.facts()
         print(facts.name, f"sm_{facts.arch}", "NVRTC", nvrtc.load().version)
-        failed = compile_all(facts.arch, options.processes)
+        failed = compile_all(facts.arch, options.processes, families)
     seeds = list(range(options.first, options.first + options.cases))
     seeds = seeds if options.seed is None else [options.seed]
     start = time.monotonic()
@@ -187,7 +208,9 @@ def main() -> int:
         f"seeds {seeds[0]} to {seeds[-1]}: {len(records)} of {len(seeds)} cases, {ran} of them "
         f"computed, in {time.monotonic() - start:.0f} s; {len(loaded)} kernels loaded"
     )
-    if options.emulate is None and (late := loaded - {spec.name for spec in ready(facts.arch)}):
+    if options.emulate is None and (
+        late := loaded - {spec.name for spec in ready(facts.arch, families)}
+    ):
         print(f"{len(late)} not compiled beforehand: {', '.join(sorted(late))[:300]}")
     print("\n".join(summary(records)))
     wrong = failures(records)

@@ -22,6 +22,10 @@ def test_instances_are_few_enough_and_of_every_family() -> None:
     assert {type(each) for each in INSTANCES} == {forced.Block, forced.Row, forced.Hopper}
     assert len({each.name for each in INSTANCES}) == len(INSTANCES)
     assert len(forced.kernels(forced.instances(40))) <= 40
+    alone = fuzz_attention.Families(others=False)
+    assert {type(each) for each in alone.instances()} == {forced.Hopper}
+    assert set(fuzz_attention.ready("90a", alone)) < set(compiled)
+    assert isinstance(fuzz_attention.drawn(3, "numpy", alone).instance, forced.Hopper)
 
 
 @pytest.mark.parametrize("first", range(0, 45, 15))

@@ -164,6 +164,18 @@ def test_it_is_chosen_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert kernels == {"blockwise", "rowwise"}
 
 
+def test_the_others_are_chosen_on_hopper_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+    case = gpus.case(4096, masks.causal(4096).tobsr(), dim=128)
+    found = explain(case, select="sm80")
+    assert {each.candidate.kernel for each in found} == {"blockwise", "rowwise"}
+    assert choose(case, select="sm80") == found[0].candidate != choose(case)
+    assert explain(case, select="sm80", among=list(candidates(case))) == found
+    for facts in (gpus.A100, gpus.L4, gpus.B200):
+        elsewhere = replace(case, facts=facts)
+        assert explain(elsewhere, select="sm80") == explain(elsewhere)
+
+
 def test_candidates_are_legal_and_have_names() -> None:
     some = masks.BsrMask(rng(1).random((2048, 2048)) < 0.002)
     long = masks.longformer(2048, window=64, global_tokens=64).tobsr()

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import appending
+import attention_cells
+import bench_attention_hopper
 import numpy as np
 import paper_masks
 import pytest
+import summary_attention
+import summary_hopper
 
 from tests.report.make import record, stamp
 
@@ -45,6 +49,67 @@ def test_the_artifacts_masks_by_loops() -> None:
                 assert not cells[q, k]
     outside = cells[64:96, 96:128] & (np.arange(96, 128) - np.arange(64, 96)[:, None] > 32)
     assert 20 < outside.sum() < 80  # about a tenth of the half beyond the band
+
+
+@pytest.mark.parametrize("s", [130, 300])
+def test_vertical_and_slash_lines_by_loops(s: int) -> None:
+    form, pattern, lines = attention_cells._described("vertical-slash", s)
+    at = np.arange(s)
+    keep = attention_cells.rule(form.kind, 0, 0, lines)(at[:, None], at)
+    np.testing.assert_array_equal(pattern.toarray(), keep)
+    for q, k in np.random.default_rng(0).integers(0, s, (200, 2)):
+        assert keep[q, k] == (q >= k and (lines["vertical"][k] or lines["slash"][q - k]))
+    assert lines["vertical"].sum() == lines["slash"].sum() == 64 and keep.diagonal().all()
+
+
+def hopper_results(path: Path, slow: str = "") -> list[summary_attention.Cell]:
+    """Return cells of every benchmark of Hopper's kernel, ours 3 times as fast but where `slow`."""
+    records = []
+    for function in (n for n in vars(bench_attention_hopper) if n.startswith("bench_")):
+        (mark,) = getattr(getattr(bench_attention_hopper, function), "pytestmark", [None, None])[:1]
+        for param in mark.args[1]:
+            shape, name, dtype, way = param.values
+            group = function.removeprefix("bench_").removesuffix("_heavy")
+            goal = dict(
+                zip(summary_hopper.MASKS, summary_hopper.GOALS.get(shape, ()), strict=False)
+            )
+            time = goal.get(name, 0.3) if group == "table" else 0.3
+            if way.startswith("ours"):
+                time *= 0.99 if not slow or slow != name else 3.5
+            else:
+                time *= 3
+            info = {"group": group, "shape": list(shape), "mask": name, "dtype": dtype, "way": way}
+            info |= {"device_p50_ms": time, "graph": True, "tflops": 1.0, "gbytes_per_s": 1.0}
+            records.append({"extra_info": info | {"kernel": "sm90 tile"}})
+    path.write_text(json.dumps({"benchmarks": records}))
+    return summary_attention.read(path)
+
+
+def test_goals_of_hoppers_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them are judged by the cells that there are, and no other of ours is a peer."""
+    cells = hopper_results(tmp_path / "fast.json")
+    found = summary_hopper.goals(cells)
+    assert len(found) == 11 and all(line.endswith(": met") for line in found), found
+    assert "48 of 48" in found[0] and "36 cells" in found[3]
+    slow = summary_hopper.goals(hopper_results(tmp_path / "slow.json", "document"))
+    missed = [line for line in slow if line.endswith("NOT met")]
+    assert [line.partition(",")[0] for line in missed[1:]] == ["sparse"] * 3 + ["(8", "(1"]
+    assert summary_hopper.main([str(tmp_path / "slow.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "0.3325! 0.86x" in shown and "ours unpacked" in shown
+    assert summary_hopper.main(["--cells", str(tmp_path / "fast.json")]) == 0
+    assert "set 1.44; sm90 tile" in capsys.readouterr().out
+    assert summary_hopper.goals([])[1] == "sparse, any peer: not measured"
+
+
+def test_targets_of_sm80_are_of_its_kernels_where_both_were_timed() -> None:
+    shape = (1, 32, 32, 8192, 8192, 128)
+    times = {"ours": 1.0, "ours sm80": 2.5, "FA2": 2.0}
+    cell = summary_attention.Cell("anchors", shape, "full", times=times)
+    assert cell.ratio() == (2.0, "FA2") and cell.ratio(ours="ours sm80") == (0.8, "FA2")
+    assert "NOT met" in summary_attention.targets([cell])[0]
+    del times["ours sm80"]
+    assert summary_attention.targets([cell])[0].endswith(": met")
 
 
 def run_of(records: list[dict[str, Any]], date: str) -> dict[str, Any]:
