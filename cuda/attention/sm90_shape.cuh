@@ -155,7 +155,10 @@ struct Shape {
   static constexpr int kRegistersAtLaunch = 65536 / (kThreads * kBlocks) / 8 * 8;
   // Scores, weights, and output.
   static constexpr int kRegistersOfTiles = kN / 2 + kN / 4 + kDimV / 2;
-  static constexpr int kRegistersOfLoader = kPacked                                       ? 48
+  // Who makes scores of more than a factor has places to load, too.
+  static constexpr bool kRoomForLoader = kTerms && kWarpgroups == 1;
+  static constexpr int kRegistersOfLoader = kRoomForLoader                                ? 56
+                                            : kPacked                                     ? 48
                                             : kWarpgroups == 3 && kRegistersOfTiles > 120 ? 32
                                                                                           : 40;
   static constexpr int kRegistersSpare = kRegistersAtLaunch - kRegistersOfLoader;

@@ -124,6 +124,7 @@ class Sm90Config:
         launched = 65536 // (self.threads * self.blocks) // 8 * 8
         loader = 32 if self.warpgroups == 3 and self.tile_registers > 120 else 40
         loader = 48 if self.packed else loader
+        loader = 56 if self.scores and self.warpgroups == 1 else loader
         return min(240, (launched + (launched - loader) // self.warpgroups) // 8 * 8), loader
 
     @property
@@ -177,12 +178,21 @@ class Sm90Config:
             return mismatch("registers", needed, f"at most {most} for scores and output")
         if {"Alibi", "Relative"} <= set(self.scores):
             return mismatch("scores", self.scores, "one term of distances")
+        if self.warpgroups > 1 and self.dim_v > 64 and self._two_places():
+            return mismatch("registers", self.scores, "no array beside a term of distances")
         terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
+        terms += 8 if "Relative" in self.scores and self.n == 128 else 0
         terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
         spare = given - self.n - self.dim_v // 2
         if self.scores and spare < terms:
             return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
         return None
+
+    def _two_places(self) -> bool:
+        """Whether an array and distances make scores: ptxas 13 spills, but not after a softcap."""
+        arrays = any(stage.startswith("Additive") for stage in self.scores)
+        distances = not {"Alibi", "Relative"}.isdisjoint(self.scores)
+        return arrays and distances and "Softcap" not in self.scores
 
     @property
     def name(self) -> str:

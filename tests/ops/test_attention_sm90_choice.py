@@ -53,6 +53,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"n": 256, "warpgroups": 3}, "registers"),
         ({"scores": ("Alibi",)}, "registers"),
         ({"scores": ("Alibi", "Relative"), "n": 64}, "scores"),
+        ({"scores": ("Alibi", "Additive<float>"), "n": 64}, "registers"),
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
         ({"halves": True, "n": 112}, "halves"),
