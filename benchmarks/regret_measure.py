@@ -22,7 +22,7 @@ from stof_cupy.jit import device, nvrtc
 from stof_cupy.jit.cache import Store
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops.attention_calibration import calibrated
-from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
+from stof_cupy.ops.attention_candidates import KINDS, Candidate, candidates, name_of
 from stof_cupy.ops.attention_cuda import prepared
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_fields import Args
@@ -51,10 +51,18 @@ class Plan:
     count: int
 
 
-def measure(path: Path, until: float, commit: str, only: str = "", more: str = "") -> list[str]:
+def measure(
+    path: Path,
+    until: float,
+    commit: str,
+    only: str = "",
+    kinds: Sequence[str] = tuple(KINDS),
+    *,
+    more: bool = False,
+) -> list[str]:
     """Measure cells that the file does not have until the time is up; return what was wrong.
 
-    With `more`, cells that it has, but without this kernel.
+    With `more`, cells that it has, but without these kernels.
     """
     import cupy
 
@@ -69,14 +77,11 @@ def measure(path: Path, until: float, commit: str, only: str = "", more: str = "
             "cupy": cupy.__version__,
         }
     )
-    start = time.time()
-    kinds = (more,) if more else None
-    print(
-        f"{compile_all(facts, kinds)} kernels compiled in {time.time() - start:.0f} s", flush=True
-    )
+    start, count = time.time(), compile_all(facts, kinds)
+    print(f"{count} kernels compiled in {time.time() - start:.0f} s", flush=True)
     wrong: list[str] = []
     with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
-        for plans, stats in planned(pool, measured, facts, until, only, more):
+        for plans, stats in planned(pool, measured, facts, until, only, kinds, more):
             if not plans:  # the time was up while its mask was made
                 break
             key = f"{plans[0].cell.mask}-{plans[0].cell.seq}"
@@ -91,7 +96,7 @@ def measure(path: Path, until: float, commit: str, only: str = "", more: str = "
                     "us": times | known["us"],
                     "of": known["of"] + plan.count,
                     "difference": max(difference, known["difference"]),
-                    **({"more": [*known.get("more", ()), more]} if more else {}),
+                    **({"more": [*known.get("more", ()), *kinds]} if more else {}),
                 }
                 if not difference <= TOLERANCE:
                     wrong.append(f"{name}: results differ by {difference}")
@@ -102,7 +107,7 @@ def measure(path: Path, until: float, commit: str, only: str = "", more: str = "
     return wrong
 
 
-def compile_all(facts: DeviceFacts, kinds: Sequence[str] | None = None) -> int:
+def compile_all(facts: DeviceFacts, kinds: Sequence[str]) -> int:
     """Compile what the cells may run, in parallel; return how many kernels that are."""
     found = {}
     for dim in HEADS:
@@ -124,7 +129,8 @@ def planned(
     facts: DeviceFacts,
     until: float,
     only: str,
-    more: str,
+    kinds: Sequence[str],
+    more: bool,
 ) -> Iterator[tuple[list[Plan], MaskStats | None]]:
     """Yield the plans of cells that have one mask; some masks at a time are made in parallel."""
 
@@ -132,11 +138,11 @@ def planned(
         known = measured.cells.get(cell.name)
         if known is None or not more:
             return known is None and not more
-        return more not in known.get("more", ())
+        return not {*kinds} <= {*known.get("more", ())}
 
     def plans(group: list[Cell]) -> tuple[list[Plan], MaskStats | None]:
         known = {c: measured.cells[c.name]["us"] for c in group} if more else {}
-        return plan_group(group, facts, until, more, known)
+        return plan_group(group, facts, until, kinds, known)
 
     every = [[c for c in group if only in c.name and missing(c)] for group in groups()]
     todo = [group for group in every if group]
@@ -149,7 +155,7 @@ def plan_group(
     group: list[Cell],
     facts: DeviceFacts,
     until: float = math.inf,
-    more: str = "",
+    kinds: Sequence[str] = tuple(KINDS),
     known: Mapping[Cell, dict[str, float]] = MappingProxyType({}),
 ) -> tuple[list[Plan], MaskStats | None]:
     """Make the mask of some cells, and the lists that their kernels read, while there is time."""
@@ -157,8 +163,8 @@ def plan_group(
     plans, tiles = [], set()
     for cell in group:
         case = cell.case(mask, facts)
-        every = list(candidates(case, (more,) if more else None))
-        timed = beside(case, every, known[cell]) if more else to_time(cell, case, every)
+        every = list(candidates(case, kinds))
+        timed = beside(case, every, known[cell]) if known else to_time(cell, case, every)
         plans.append(Plan(cell, case, timed, len(every)))
         tiles |= {(c.tile, _packed(c)) for c in every if hasattr(c, "tile")}
     for plan in plans:

@@ -16,16 +16,13 @@ from regret_cells import BATCHES, HEADS, LENGTHS, MASKS, Cell
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks.schedule import ScheduleStats
 from stof_cupy.masks.statistics import RowStats
-from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
+from stof_cupy.ops.attention_candidates import SM80, Candidate, candidates, name_of
 from stof_cupy.ops.attention_constants import NAMES, Constants
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_model import Select, explain
 from stof_cupy.ops.attention_times import time_of
 
 __all__ = ["MaskStats", "Measured", "improve", "report"]
-
-USUAL = {"blockwise", "rowwise"}
-"""Kernels of every GPU; a cell has the others' counts only where they were timed."""
 
 SELECTS = tuple(each for each in get_args(Select) if each != "sm90")
 EQ1_TILES = {"stof-eq1": (16, 16), "stof-eq1-64": (64, 64)}
@@ -106,8 +103,9 @@ class Measured:
         for name, stored in self.cells.items():
             cell = Cell.of(name)
             case = cell.case(stats[f"{cell.mask}-{cell.seq}"], facts)
+            # It has the counts that other kernels' candidates need only if some of them were timed.
             kinds = {name.partition(" ")[0] for name in stored["us"]}
-            yield cell, case, list(candidates(case, sorted(kinds | USUAL))), stored["us"]
+            yield cell, case, list(candidates(case, sorted(kinds | {*SM80}))), stored["us"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def regrets(measured: Measured, constants: Constants | None = None) -> dict[str,
     found: dict[str, list[Regret]] = {select: [] for select in SELECTS}
     for cell, case, every, us in measured.cases():
         for select in SELECTS:
-            among = [n for n in us if select != "sm80" or n.partition(" ")[0] in USUAL]
+            among = [n for n in us if select != "sm80" or n.partition(" ")[0] in SM80]
             best = min(among, key=lambda name: us[name])
             chosen = explain(case, constants, select=select, among=every)[0].name
             ratio = us[chosen] / us[best] if chosen in us else None

@@ -12,8 +12,7 @@ import regret_measure
 import regret_report
 from regret_cells import MASKS, Cell, cells, groups, make_mask
 
-from stof_cupy.ops import attention_candidates
-from stof_cupy.ops.attention_candidates import KINDS, candidates, name_of
+from stof_cupy.ops.attention_candidates import KINDS, SM80, candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_model import explain
 from stof_cupy.ops.attention_times import time_of
@@ -74,11 +73,12 @@ def test_every_cell_has_six_candidates(seq: int) -> None:
 @pytest.fixture(scope="module")
 def measured() -> regret_report.Measured:
     runs = [{"gpu": H100.name, "facts": asdict(H100), "date": "today", "commit": "none"}]
+    runs[0]["kernels"] = list(SM80)
     made = regret_report.Measured(runs)
     for group in groups():
         if group[0].seq > 1024 or group[0].seq == 256:
             continue
-        plans, stats = regret_measure.plan_group(list(group), H100)
+        plans, stats = regret_measure.plan_group(list(group), H100, kinds=SM80)
         made.masks[f"{group[0].mask}-{group[0].seq}"] = stats and stats.record
         for plan in plans:
             times = {name_of(c): time_of(c, plan.case, TRUTH).us for c in plan.timed}
@@ -89,14 +89,16 @@ def measured() -> regret_report.Measured:
 def test_what_is_timed(measured: Any) -> None:
     for cell, case, every, us in measured.cases():
         mask = make_mask(cell.mask, cell.seq)
-        ranked = explain(cell.case(mask, H100))
-        assert [e.candidate for e in ranked] == [e.candidate for e in explain(case)]
-        assert [e.us for e in ranked] == pytest.approx([e.us for e in explain(case)])
+        ranked = explain(cell.case(mask, H100), select="sm80")
+        counted = explain(case, select="sm80")
+        assert [e.candidate for e in ranked] == [e.candidate for e in counted]
+        assert [e.us for e in ranked] == pytest.approx([e.us for e in counted])
         names = [e.name for e in ranked if e.us <= 3 * ranked[0].us]
         assert len(every) == len(ranked) == measured.cells[cell.name]["of"]
         assert set(names) <= set(us) and len(us) >= min(len(names) + 2, len(every))
         for select in ("stof-eq1", "stof-eq1-64"):
-            first: Any = explain(cell.case(mask, H100), select=select)[0]  # type: ignore[arg-type]
+            how: Any = {"select": select, "among": every}
+            first = explain(cell.case(mask, H100), **how)[0]
             assert first.name in us
 
 
@@ -116,10 +118,7 @@ def test_regret_is_one_for_the_constants_that_made_the_times(
 
 
 @pytest.mark.parametrize("name", ["longformer", "random0.1"])
-def test_the_kernel_for_hopper_among_the_candidates(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+def test_the_kernel_for_hopper_among_the_candidates(name: str) -> None:
     group = [cell for cell in cells() if (cell.mask, cell.seq, cell.batch) == (name, 1024, 1)]
     plans, stats = regret_measure.plan_group(group, H100)
     for plan in plans:
@@ -133,16 +132,21 @@ def test_one_more_kernel_beside_what_is_known() -> None:
     name = "longformer-1024-1-64"
     group = [cell for cell in cells() if cell.name == name]
     known = {"blockwise 4x16s2q1b2": 7.0, "blockwise 2x16s2q1b3g2": 6.0}
-    plans, stats = regret_measure.plan_group(group, H100, more="sm90", known={group[0]: known})
+    plans, stats = regret_measure.plan_group(group, H100, kinds=["sm90"], known={group[0]: known})
     assert [each.kernel for each in plans[0].timed[:2]] == ["blockwise", "sm90"]
     assert name_of(plans[0].timed[0]) == "blockwise 2x16s2q1b3g2"
     assert {each.kernel for each in plans[0].timed[1:]} == {"sm90"}
-    _, before = regret_measure.plan_group(group, H100)
+    _, before = regret_measure.plan_group(group, H100, kinds=SM80)
     assert stats and before
     both = regret_report.MaskStats(stats.joined(before.record))
     case = group[0].case(both, H100)
     assert {each.kernel for each in candidates(case, KINDS)} == set(KINDS)
     assert all(time_of(each, case, TRUTH).us > 0 for each in candidates(case, KINDS))
+
+
+def test_a_cell_has_the_candidates_of_kernels_that_were_timed(measured: Any) -> None:
+    _, _, every, us = next(measured.cases())
+    assert {each.kernel for each in every} == set(SM80) and len(us) > 1
 
 
 def test_constants_are_fitted_to_a_file(measured: Any) -> None:
