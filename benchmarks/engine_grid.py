@@ -33,7 +33,7 @@ import numpy as np
 from engine_stacks import ANCHORS, GRID, Cell
 from engine_table import results, row, table
 
-from stof_cupy.ops import attention_candidates, gemm_model
+from stof_cupy.ops import gemm_model
 from stof_cupy.runtime import Options, Program
 
 WAYS = ("ours", "eager", "compiled", "flex")
@@ -68,7 +68,6 @@ def main() -> None:
         lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("ways", {}).keys()]
         cells += lacking[: args.next]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
-    attention_candidates.HOPPER |= args.hopper
     gemm_model.ALL_OF_HOPPER |= args.hopper
     began = time.perf_counter()
     options = Options(tune=args.tune, fold_norms=None if args.fold else False)

@@ -27,7 +27,7 @@ from stof_cupy.fusion import fuse_epilogues, products, structured
 from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import bound
-from stof_cupy.ops import attention_candidates, attention_model, gemm_choice, gemm_model
+from stof_cupy.ops import attention_model, gemm_choice, gemm_model
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_demand import Case
 
@@ -208,7 +208,6 @@ def main() -> None:
         "--hopper", action="store_true", help="with kernels that are not chosen by themselves yet"
     )
     args = parser.parse_args()
-    attention_candidates.HOPPER |= args.hopper
     gemm_model.ALL_OF_HOPPER |= args.hopper
     for cell in map(Cell.parse, args.cells):
         graph, mask = layers(cell, args.fold)

@@ -5,9 +5,10 @@
     python benchmarks/regret.py --list candidates.json           how many candidates a cell has
 
 Cells are masks x lengths x batches x head dims (regret_cells.py), float16. Candidates are every
-legal kernel, tile and split; with --hopper those for Hopper too. Timed are those predicted within
-three times of the best, what Eq. 1 of the paper chooses, and two others at random; a time is that
-of replays of a CUDA graph. All results of a cell are compared with each other before.
+legal kernel, tile and split; with --sm80 without the kernel for Hopper, and so in a file that was
+begun that way. Timed are those predicted within three times of the best, what Eq. 1 of the paper
+chooses, and two others at random; a time is that of replays of a CUDA graph. All results of a cell
+are compared with each other before.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ import regret_report
 from regret_report import Measured
 
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops import attention_candidates
 from stof_cupy.ops.attention_calibration import calibrated
-from stof_cupy.ops.attention_candidates import candidates, name_of
+from stof_cupy.ops.attention_candidates import KINDS, SM80, candidates, name_of
 
 H100 = DeviceFacts(
     *("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20, 1980000, 80 << 30),
@@ -37,14 +37,14 @@ H100 = DeviceFacts(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; 1 if results differ."""
     args = _parser().parse_args(argv)
-    attention_candidates.HOPPER |= args.hopper
     if args.list:
         args.list.write_text(json.dumps(listing(), indent=1) + "\n")
         return 0
     if args.out:
         from regret_measure import measure
 
-        wrong = measure(args.out, time.time() + args.budget, args.commit, args.only)
+        kinds = SM80 if args.sm80 else tuple(KINDS)
+        wrong = measure(args.out, time.time() + args.budget, args.commit, args.only, kinds)
         measured = Measured.read(args.out)
         regret_report.report(measured, calibrated(measured.facts()))
         return 1 if wrong else 0
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=450, help="seconds (default: 450)")
     parser.add_argument("--commit", default="unknown", help="what is measured")
     parser.add_argument("--only", default="", help="cells whose name has this in it")
-    parser.add_argument("--hopper", action="store_true", help="with the kernel for Hopper")
+    parser.add_argument("--sm80", action="store_true", help="without the kernel for Hopper")
     parser.add_argument(
         "--fit", type=int, nargs="?", const=200, metavar="N", help="constants, from N cells"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from os import cpu_count
@@ -21,7 +21,7 @@ from stof_cupy.jit import device, nvrtc
 from stof_cupy.jit.cache import Store
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops.attention_calibration import calibrated
-from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
+from stof_cupy.ops.attention_candidates import KINDS, Candidate, candidates, name_of
 from stof_cupy.ops.attention_cuda import prepared
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_fields import Args
@@ -49,23 +49,27 @@ class Plan:
     count: int
 
 
-def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
+def measure(
+    path: Path, until: float, commit: str, only: str = "", kinds: Sequence[str] = tuple(KINDS)
+) -> list[str]:
     """Measure cells that the file does not have until the time is up; return what was wrong."""
     import cupy
 
     facts, measured = device.facts(), Measured.read(path)
+    kinds = measured.kinds if measured.runs else kinds
     measured.runs.append(
         {
             "gpu": facts.name,
             "facts": asdict(facts),
             "date": time.strftime("%Y-%m-%d"),
             "commit": commit,
+            "kernels": list(kinds),
             "nvrtc": nvrtc.load().version,
             "cupy": cupy.__version__,
         }
     )
-    start = time.time()
-    print(f"{compile_all(facts)} kernels compiled in {time.time() - start:.0f} s", flush=True)
+    start, count = time.time(), compile_all(facts, kinds)
+    print(f"{count} kernels compiled in {time.time() - start:.0f} s", flush=True)
     wrong: list[str] = []
     with ThreadPoolExecutor(max(2, (cpu_count() or 2) - 4)) as pool:
         for plans, stats in planned(pool, measured, facts, until, only):
@@ -88,13 +92,13 @@ def measure(path: Path, until: float, commit: str, only: str = "") -> list[str]:
     return wrong
 
 
-def compile_all(facts: DeviceFacts) -> int:
+def compile_all(facts: DeviceFacts, kinds: Sequence[str]) -> int:
     """Compile what the cells may run, in parallel; return how many kernels that are."""
     found = {}
     for dim in HEADS:
         for name in ("full", "causal", "random1"):
             case = Cell(name, 2048, 1, dim).case(make_mask(name, 2048), facts)
-            for candidate in candidates(case):
+            for candidate in candidates(case, kinds):
                 found[candidate.spec(case.problem)] = None
                 if getattr(candidate, "splits", 1) > 1:
                     found[candidate.combine_spec(case.problem)] = None
@@ -113,20 +117,27 @@ def planned(
         for group in groups()
         if (missing := [c for c in group if only in c.name and c.name not in measured.cells])
     ]
+
+    def plan(group: list[Cell]) -> tuple[list[Plan], MaskStats | None]:
+        return plan_group(group, facts, until, measured.kinds)
+
     while todo and time.time() < until - LAST:
         some, todo = todo[:TOGETHER], todo[TOGETHER:]
-        yield from list(pool.map(lambda group: plan_group(group, facts, until), some))
+        yield from list(pool.map(plan, some))
 
 
 def plan_group(
-    group: list[Cell], facts: DeviceFacts, until: float = math.inf
+    group: list[Cell],
+    facts: DeviceFacts,
+    until: float = math.inf,
+    kinds: Sequence[str] = tuple(KINDS),
 ) -> tuple[list[Plan], MaskStats | None]:
     """Make the mask of some cells, and the lists that their kernels read, while there is time."""
     mask = make_mask(group[0].mask, group[0].seq)
     plans, tiles = [], set()
     for cell in group:
         case = cell.case(mask, facts)
-        every = list(candidates(case))
+        every = list(candidates(case, kinds))
         plans.append(Plan(cell, case, to_time(cell, case, every), len(every)))
         tiles |= {(c.tile, _packed(c)) for c in every if hasattr(c, "tile")}
     for plan in plans:

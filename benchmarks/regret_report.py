@@ -17,7 +17,7 @@ from regret_cells import BATCHES, HEADS, LENGTHS, MASKS, Cell
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks.schedule import ScheduleStats
 from stof_cupy.masks.statistics import RowStats
-from stof_cupy.ops.attention_candidates import Candidate, candidates, name_of
+from stof_cupy.ops.attention_candidates import SM80, Candidate, candidates, name_of
 from stof_cupy.ops.attention_constants import NAMES, Constants
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_model import Select, explain
@@ -104,6 +104,11 @@ class Measured:
         stored = self.runs[-1]["facts"]
         return DeviceFacts(**{**stored, "compute_capability": (*stored["compute_capability"],)})
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kernels that were candidates; older files do not say, and had these."""
+        return (*self.runs[-1].get("kernels", SM80),)
+
     def cases(self) -> Iterator[tuple[Cell, Case, list[Candidate], dict[str, float]]]:
         """Yield the cells, their candidates, and the times of those that were timed."""
         facts = self.facts()
@@ -111,7 +116,7 @@ class Measured:
         for name, stored in self.cells.items():
             cell = Cell.of(name)
             case = cell.case(stats[f"{cell.mask}-{cell.seq}"], facts)
-            yield cell, case, list(candidates(case)), stored["us"]
+            yield cell, case, list(candidates(case, self.kinds)), stored["us"]
 
 
 @dataclass(frozen=True)

@@ -133,12 +133,12 @@ def attention(
     >>> from stof_cupy.ops.attention_model import explain
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
-    >>> some = np.random.default_rng(0).random((1024, 1024)) < 0.001
-    >>> problem = Problem("float16", 1, 12, 12, 1024, 1024, 64, 64)
-    >>> for mask in (masks.BsrMask(some), masks.causal(1024).tobsr()):
+    >>> some = np.random.default_rng(0).random((4096, 4096)) < 0.001
+    >>> problem = Problem("float16", 1, 12, 12, 4096, 4096, 64, 64)
+    >>> for mask in (masks.BsrMask(some), masks.causal(4096).tobsr()):
     ...     print(explain(Case(problem, mask, h100))[0].candidate.kernel)
     rowwise
-    blockwise
+    sm90
     """
     scores = Scores(scale=scale, softcap=softcap, bias=bias, alibi=alibi, sinks=sinks)
     how: Any = {"kv_lengths": kv_lengths, "return_lse": return_lse, "out": out}

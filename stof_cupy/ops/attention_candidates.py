@@ -10,10 +10,7 @@ from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops.attention_demand import Case
 
-__all__ = ["HOPPER", "KINDS", "Candidate", "Kind", "candidates", "legal", "name_of"]
-
-HOPPER = False
-"""Whether the kernel for Hopper is chosen without being asked for: not before it was measured."""
+__all__ = ["KINDS", "SM80", "Candidate", "Kind", "candidates", "legal", "name_of"]
 
 Candidate: TypeAlias = blockwise.Config | rowwise.Config | sm90.Config
 """One way to compute an attention: what has `kernel`, `name`, `spec` and `resident`."""
@@ -43,6 +40,9 @@ KINDS = {
     "sm90": Kind(sm90.configs, sm90.legal, "blockwise"),
 }
 """By `Candidate.kernel`."""
+
+SM80 = ("blockwise", "rowwise")
+"""Of these, the kernels that run on any GPU from sm_80 on."""
 
 
 def name_of(candidate: Candidate) -> str:
@@ -77,13 +77,12 @@ def candidates(case: Case, kinds: Iterable[str] | None = None) -> Iterator[Candi
     ----------
     case : Case
     kinds : iterable of str, optional
-        Of `KINDS`; default: all, that for Hopper only if `HOPPER`.
+        Of `KINDS`; default: all.
 
     Raises
     ------
     UnsupportedError
         If the head dim is beyond the kernels'.
     """
-    usual = [name for name in KINDS if HOPPER or name != "sm90"]
-    for name in usual if kinds is None else kinds:
+    for name in KINDS if kinds is None else kinds:
         yield from KINDS[name].configs(case)

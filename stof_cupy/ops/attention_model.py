@@ -17,7 +17,7 @@ from stof_cupy.masks.device.built import BuiltMask, UploadedMask
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops import attention_config as blockwise
 from stof_cupy.ops import attention_sm90 as sm90
-from stof_cupy.ops.attention_candidates import KINDS, Candidate, candidates, name_of
+from stof_cupy.ops.attention_candidates import KINDS, SM80, Candidate, candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_eq1 import stof_eq1
@@ -32,7 +32,7 @@ Select = Literal["model", "stof-eq1", "stof-eq1-64", "sm80", "sm90"]
 elsewhere; Eq. 1 decides row-wise or block-wise, the model then which of those. Or the model among
 the kernels for any GPU from sm_80 on, or among what the one for Hopper can be, alone."""
 
-_KERNELS: dict[str, tuple[str, ...]] = {"sm80": ("blockwise", "rowwise"), "sm90": ("sm90",)}
+_KERNELS: dict[str, tuple[str, ...]] = {"sm80": SM80, "sm90": ("sm90",)}
 """Those that a `Select` leaves, of `attention_candidates.KINDS`; all, where it is not here."""
 
 
@@ -109,8 +109,9 @@ def explain(
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> problem = Problem("float16", 1, 12, 12, 2048, 2048, 64, 64)
-    >>> explain(Case(problem, masks.causal(2048).tobsr(), h100))[0].candidate.kernel
-    'blockwise'
+    >>> case = Case(problem, masks.causal(2048).tobsr(), h100)
+    >>> [explain(case, select=select)[0].candidate.kernel for select in ("model", "sm80")]
+    ['sm90', 'blockwise']
     """
     groups = _preferred(case, select, among)
     return tuple(

@@ -9,7 +9,7 @@ import pytest
 
 from stof_cupy import attention, masks
 from stof_cupy.jit import device
-from stof_cupy.ops import attention_candidates, attention_cuda, reference
+from stof_cupy.ops import attention_cuda, reference
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_candidates import candidates
@@ -85,7 +85,7 @@ def check_all(
     "mask", [None, SCATTERED, RARE, EACH], ids=["full", "some", "rare", "each"]
 )
 def test_every_candidate_of_a_mask(mask: Any) -> None:
-    assert check_all(mask) == {"blockwise", "rowwise"}
+    assert check_all(mask) >= {"blockwise", "rowwise"}
 
 
 @pytest.mark.parametrize("mask", [None, SCATTERED, EACH], ids=["full", "some", "each"])
@@ -109,10 +109,9 @@ def test_every_candidate_of_a_mask_that_the_gpu_built() -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-def test_every_candidate_of_a_hopper(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_candidate_of_a_hopper(dim: int) -> None:
     if device.facts().arch != "90a":
         pytest.skip(f"{device.facts().name} is no Hopper")
-    monkeypatch.setattr(attention_candidates, "HOPPER", True)
     for mask in (None, SCATTERED, RARE, EACH):
         assert check_all(mask, dim=dim) == {"blockwise", "rowwise", "sm90"}
     check_all(SCATTERED, dim=dim, kv_heads=2, kv_lengths=np.array([0, 333]), dtype="bfloat16")

@@ -12,7 +12,7 @@ import pytest
 from stof_cupy import masks
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, SM90_DIMS, Sm90Config, sm90_dim
-from stof_cupy.ops import attention_candidates, attention_sm90
+from stof_cupy.ops import attention_sm90
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_candidates import candidates
 from stof_cupy.ops.attention_demand import Given
@@ -148,16 +148,14 @@ def test_more_work_takes_longer() -> None:
         assert us(config, mask=causal, facts=slower) > us(config, mask=causal)
 
 
-def test_it_is_chosen_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_chosen_on_a_hopper_alone() -> None:
     case = gpus.case(4096, masks.causal(4096).tobsr(), dim=128)
-    assert choose(case).kernel == "blockwise"
-    assert choose(case, select="sm90").kernel == "sm90"
+    assert choose(case).kernel == choose(case, select="sm90").kernel == "sm90"
     found = explain(case, select="sm90")
     assert {each.candidate.kernel for each in found} == {"sm90"} and found[0].us > 0
     for facts in (gpus.A100, gpus.L4, gpus.B200):
         with pytest.raises(UnsupportedError, match="sm_90a alone"):
             choose(replace(case, facts=facts), select="sm90")
-    monkeypatch.setattr(attention_candidates, "HOPPER", True)
     assert {each.candidate.kernel for each in explain(case)} == {"blockwise", "rowwise", "sm90"}
     assert explain(case)[0].candidate.kernel == "sm90"
     assert explain(case, select="stof-eq1")[0].candidate.kernel == "sm90"
@@ -166,8 +164,7 @@ def test_it_is_chosen_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert kernels == {"blockwise", "rowwise"}
 
 
-def test_the_others_are_chosen_on_hopper_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+def test_the_others_are_chosen_on_a_hopper_when_asked() -> None:
     case = gpus.case(4096, masks.causal(4096).tobsr(), dim=128)
     found = explain(case, select="sm80")
     assert {each.candidate.kernel for each in found} == {"blockwise", "rowwise"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ import regret_measure
 import regret_report
 from regret_cells import MASKS, Cell, cells, groups, make_mask
 
-from stof_cupy.ops import attention_candidates
-from stof_cupy.ops.attention_candidates import candidates, name_of
+from stof_cupy.ops.attention_candidates import SM80, candidates, name_of
 from stof_cupy.ops.attention_constants import Constants
 from stof_cupy.ops.attention_model import explain
 from stof_cupy.ops.attention_times import time_of
@@ -74,11 +74,12 @@ def test_every_cell_has_six_candidates(seq: int) -> None:
 @pytest.fixture(scope="module")
 def measured() -> regret_report.Measured:
     runs = [{"gpu": H100.name, "facts": asdict(H100), "date": "today", "commit": "none"}]
+    runs[0]["kernels"] = list(SM80)
     made = regret_report.Measured(runs)
     for group in groups():
         if group[0].seq > 1024 or group[0].seq == 256:
             continue
-        plans, stats = regret_measure.plan_group(list(group), H100)
+        plans, stats = regret_measure.plan_group(list(group), H100, kinds=SM80)
         made.masks[f"{group[0].mask}-{group[0].seq}"] = stats and stats.record
         for plan in plans:
             times = {name_of(c): time_of(c, plan.case, TRUTH).us for c in plan.timed}
@@ -89,14 +90,16 @@ def measured() -> regret_report.Measured:
 def test_what_is_timed(measured: Any) -> None:
     for cell, case, every, us in measured.cases():
         mask = make_mask(cell.mask, cell.seq)
-        ranked = explain(cell.case(mask, H100))
-        assert [e.candidate for e in ranked] == [e.candidate for e in explain(case)]
-        assert [e.us for e in ranked] == pytest.approx([e.us for e in explain(case)])
+        ranked = explain(cell.case(mask, H100), select="sm80")
+        counted = explain(case, select="sm80")
+        assert [e.candidate for e in ranked] == [e.candidate for e in counted]
+        assert [e.us for e in ranked] == pytest.approx([e.us for e in counted])
         names = [e.name for e in ranked if e.us <= 3 * ranked[0].us]
         assert len(every) == len(ranked) == measured.cells[cell.name]["of"]
         assert set(names) <= set(us) and len(us) >= min(len(names) + 2, len(every))
         for select in ("stof-eq1", "stof-eq1-64"):
-            first: Any = explain(cell.case(mask, H100), select=select)[0]  # type: ignore[arg-type]
+            how: Any = {"select": select, "among": every}
+            first = explain(cell.case(mask, H100), **how)[0]
             assert first.name in us
 
 
@@ -116,10 +119,7 @@ def test_regret_is_one_for_the_constants_that_made_the_times(
 
 
 @pytest.mark.parametrize("name", ["longformer", "random0.1"])
-def test_the_kernel_for_hopper_among_the_candidates(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention_candidates, "HOPPER", True)
+def test_the_kernel_for_hopper_among_the_candidates(name: str) -> None:
     group = [cell for cell in cells() if (cell.mask, cell.seq, cell.batch) == (name, 1024, 1)]
     plans, stats = regret_measure.plan_group(group, H100)
     for plan in plans:
@@ -127,6 +127,14 @@ def test_the_kernel_for_hopper_among_the_candidates(
         assert every == list(candidates(plan.case)) and len(every) == plan.count
         assert "sm90" in {candidate.kernel for candidate in plan.timed}
         assert name != "random0.1" or any(getattr(each, "packed", False) for each in every)
+
+
+def test_a_file_of_old_is_of_the_kernels_that_there_were() -> None:
+    path = Path(__file__).parents[2] / "benchmarks/results/attention_regret_h100_2026-11-28.json"
+    old = regret_report.Measured.read(path)
+    assert old.kinds == SM80
+    _, _, every, us = next(old.cases())
+    assert {each.kernel for each in every} == set(SM80) and len(us) > 1
 
 
 def test_constants_are_fitted_to_a_file(measured: Any) -> None:

@@ -45,11 +45,8 @@ T5 = {
 }  # fmt: skip
 
 LONG = "longformer:w=64,g=16"
-LENGTHS = (
-    *(("bert", None, False), ("llama", None, False), ("bert", LONG, True), ("gpt2", LONG, True)),
-    ("gpt2", None, True),
-)
-"""Families, masks, and whether attention may be Hopper's own; a mask keeps what was chosen."""
+LENGTHS = (("bert", None), ("llama", None), ("gpt2", None), ("bert", LONG), ("gpt2", LONG))
+"""Families and masks; a mask keeps what was chosen."""
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert": (BERT, {}),
@@ -193,14 +190,13 @@ def token() -> list[list[str]]:
     return list(fake_cuda.LOG)
 
 
-def lengths(config: dict[str, Any], mask: str | None, hopper: bool) -> dict[str, list[str]]:
+def lengths(config: dict[str, Any], mask: str | None) -> dict[str, list[str]]:
     """Return what is compiled ahead for a class of lengths, and launched at lengths of it."""
     import cupy
 
     from stof_cupy import TransformerEngine, models
-    from stof_cupy.ops import attention_candidates
 
-    ahead, attention_candidates.HOPPER = recorded_ahead(), hopper
+    ahead = recorded_ahead()
     wide = {"num_hidden_layers": 1, "hidden_size": 768, "num_attention_heads": 12}
     wide |= {"intermediate_size": 3072, "n_layer": 1, "n_embd": 768, "n_head": 12}
     config = {**config, **{name: wide[name] for name in wide.keys() & config.keys()}}

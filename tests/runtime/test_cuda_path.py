@@ -98,7 +98,7 @@ def test_a_step_of_decoding_keeps_its_products_of_few_rows(told: dict[str, Any])
 
 @pytest.mark.parametrize("case", LENGTHS)
 def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(
-    told: dict[str, Any], case: tuple[str, str | None, bool]
+    told: dict[str, Any], case: tuple[str, str | None]
 ) -> None:
     found = told[f"lengths, {case}"]
     ahead, launched = (set(found[name]) for name in ("ahead", "launched"))
