@@ -176,9 +176,11 @@ class Sm90Config:
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
+        if self.packed and self.dim_v > 64 and self.scores not in ((), ("Softcap",)):
+            return mismatch("packed", self.scores, "a softcap alone: ptxas 13 spills")
         if {"Alibi", "Relative"} <= set(self.scores):
             return mismatch("scores", self.scores, "one term of distances")
-        if self.warpgroups > 1 and self.dim_v > 64 and self._two_places():
+        if (self.packed or (self.warpgroups > 1 and self.dim_v > 64)) and self._two_places():
             return mismatch("registers", self.scores, "no array beside a term of distances")
         terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
         terms += 8 if "Relative" in self.scores and self.n == 128 else 0

@@ -54,6 +54,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"scores": ("Alibi",)}, "registers"),
         ({"scores": ("Alibi", "Relative"), "n": 64}, "scores"),
         ({"scores": ("Alibi", "Additive<float>"), "n": 64}, "registers"),
+        ({"scores": ("Alibi",), "n": 64, "packed": True}, "packed"),
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
         ({"halves": True, "n": 112}, "halves"),
