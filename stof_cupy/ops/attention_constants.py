@@ -62,7 +62,7 @@ class Constants:
     wg_score_clk, wg_part_clk, wg_term_clk : float
         As `score_clk` and `part_clk`, and for each modification of 16 scores.
     wg_copy_clk : float
-        From one box of 8 packed keys to the next.
+        From one group of 8 packed keys to the next.
     wg_tile_clk : float
         That a warpgroup waits in a tile, if it is alone.
     wg_turn_clk : float
@@ -94,16 +94,16 @@ class Constants:
     chunk_clk: float = 1280.0
     issue: float = 0.517
     row_overlap: float = 0.71
-    wgmma: float = 1.0
+    wgmma: float = 0.971
     wg_l2: float = 1.0
     wg_score_clk: float = 1.422
-    wg_part_clk: float = 0.077
+    wg_part_clk: float = 0.226
     wg_term_clk: float = 3.0
-    wg_copy_clk: float = 15.0
+    wg_copy_clk: float = 423.0
     wg_tile_clk: float = 810.0
-    wg_turn_clk: float = 278.0
-    wg_halves: float = 0.476
-    wg_row_clk: float = 1400.0
+    wg_turn_clk: float = 417.0
+    wg_halves: float = 0.723
+    wg_row_clk: float = 1470.0
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""

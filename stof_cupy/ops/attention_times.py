@@ -250,7 +250,7 @@ def _sm90_tile(shape: Sm90Config, work: TileDemand, of: Times) -> Tile:
     busy, bound = _total(terms, c.overlap)
     own = (terms["tensor"] + terms["softmax"]) / shape.warpgroups + c.wg_tile_clk
     own += 0.0 if shape.overlaps else c.wg_turn_clk
-    copies = shape.n / 8 * -(-dims // 64) * c.wg_copy_clk * part if shape.packed else 0.0
+    copies = shape.n / 8 * c.wg_copy_clk * part if shape.packed else 0.0
     return Tile(busy, max(busy, own, copies), bound)
 
 
