@@ -18,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -94,9 +95,12 @@ def _passes(reason: str) -> bool:
 
 
 def joined(
-    content: Mapping[str, Any], run: Mapping[str, Any], skipped: Iterable[Mapping[str, Any]]
+    content: Mapping[str, Any],
+    run: Mapping[str, Any],
+    skipped: Iterable[Mapping[str, Any]],
+    order: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return a file's content with one more run.
+    """Return a file's content with one more run, by `order` of names and not as it was measured.
 
     What was measured before and is again, is new; but what the new run has fewer ways of stays
     beside it, so that peers do not lose the time of ours that theirs is compared with.
@@ -117,6 +121,8 @@ def joined(
         "skipped": [each for each in content["skipped"] if each["fullname"] not in names],
     }
     every = {key: [*map(dict, kept[key]), *fresh[key]] for key in fresh}
+    for records in every.values():
+        records.sort(key=lambda each: order.get(each["fullname"], -1))
     stamps = [*content["runs"], {name: run[name] for name in STAMP if name in run}]
     used = sorted({each["run"] for records in every.values() for each in records})
     for records in every.values():

@@ -25,6 +25,7 @@ _BEGUN = pytest.StashKey[tuple[Any, ...]]()
 _BEFORE = pytest.StashKey[dict[str, Any]]()
 _STAMP = pytest.StashKey[dict[str, Any]]()
 _SAVED = pytest.StashKey[float]()
+_ORDER = pytest.StashKey[dict[str, int]]()
 _SPENT = "--budget is spent"
 _OFTEN = 15.0
 """Seconds between two times that ``--results`` is written."""
@@ -50,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is heavy or whose way is not asked for, and what ``--results`` has whole."""
     found = list(items)
+    config.stash[_ORDER] = {item.nodeid: at for at, item in enumerate(items)}
     if not config.getoption("--heavy"):
         found = [i for i in found if not getattr(i, "originalname", "").endswith("_heavy")]
     if config.getoption("--ways"):
@@ -145,7 +147,7 @@ def _save(config: pytest.Config) -> None:
     seconds = config.stash[_SECONDS]
     for each in (*run["benchmarks"], *skipped):
         each["wall_s"] = round(seconds.get(each["fullname"], 0.0), 3)
-    content = appending.joined(config.stash[_BEFORE], run, skipped)
+    content = appending.joined(config.stash[_BEFORE], run, skipped, config.stash[_ORDER])
     appending.write(config.getoption("--results"), content)
     config.stash[_SAVED] = time.monotonic()
 

@@ -89,6 +89,11 @@ def test_a_run_of_fewer_ways_stands_beside_the_one_before() -> None:
     assert [each["run"] for each in first["benchmarks"]] == [0, 0]  # it is left as it was
     whole = appending.joined(both, run_of(ways("ours", "FA2", "Flex"), "2026-11-28"), [])
     assert len(whole["benchmarks"]) == 3 and whole["skipped"] == [{**skip, "run": 0}]
+    names = [each["fullname"] for each in whole["benchmarks"]]
+    order = {name: -at for at, name in enumerate(names)}
+    turned = appending.joined(whole, run_of(ways("FA2"), "2026-11-29"), [], order)
+    found = [(each["params"]["way"], each["run"]) for each in turned["benchmarks"]]
+    assert found == [("Flex", 1), ("FA2", 1), ("FA2", 2), ("ours", 1)]
 
 
 def test_what_may_have_passed_is_tried_again() -> None:
