@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make room for what a run notes beside times."""
     config.stash[_SKIPPED], config.stash[_SECONDS] = [], {}
     if path := config.getoption("--results"):
-        config.stash[_BEFORE], config.stash[_SAVED] = appending.read(path), _START
+        config.stash[_BEFORE], config.stash[_SAVED] = appending.read(path), _START - _OFTEN
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
