@@ -27,6 +27,12 @@ _STAMP = pytest.StashKey[dict[str, Any]]()
 _SAVED = pytest.StashKey[float]()
 _ORDER = pytest.StashKey[dict[str, int]]()
 _SPENT = "--budget is spent"
+_PACKAGES = (
+    *("stof-cupy", "numpy", "scipy", "cupy-cuda12x", "cupy-cuda13x"),
+    *("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "transformers"),
+    *("tokenspeed-fa3", "flash-attn-4", "nvidia-cutlass-dsl", "flashinfer-python"),
+)
+"""Ours and the peers', whose versions are noted."""
 _OFTEN = 15.0
 """Seconds between two times that ``--results`` is written."""
 
@@ -177,8 +183,7 @@ def pytest_benchmark_update_machine_info(
 ) -> None:
     """Add card, driver and versions; leave out what only lengthens the file."""
     machine_info["cpu"] = {"brand": machine_info.get("cpu", {}).get("brand_raw", "unknown")}
-    names = ("stof-cupy", "numpy", "scipy", "cupy-cuda12x", "cupy-cuda13x", "torch", "transformers")
-    machine_info["packages"] = {name: version for name in names if (version := _version(name))}
+    machine_info["packages"] = {name: found for name in _PACKAGES if (found := _version(name))}
     if device.is_available():
         import cupy
 

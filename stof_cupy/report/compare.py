@@ -293,8 +293,8 @@ def _notes(old: Results, new: Results) -> tuple[str, ...]:
         if was != now:
             names = [", ".join(sorted(each)) for each in (was, now)]
             notes.append(f"The {what} differs: {names[0]} before, {names[1]} now.")
-    versions = [{item for run in each.runs for item in run.packages.items()} for each in (old, new)]
-    changed = sorted({name for name, _ in versions[0] ^ versions[1]} - {"stof-cupy"})
+    was, now = ({item for run in each.runs for item in run.packages.items()} for each in (old, new))
+    changed = dict(was - now).keys() & dict(now - was).keys() - {"stof-cupy"}
     if changed:
-        notes.append(f"Other versions: {', '.join(changed)}.")
+        notes.append(f"Other versions: {', '.join(sorted(changed))}.")
     return tuple(notes)
