@@ -91,9 +91,8 @@ bench: $(VENV)/dev.stamp
 
 # Status 5 is pytest's for nothing to do: all cells are in the file.
 bench-gpu: $(VENV)/dev.stamp
-	@mkdir -p .benchmarks
 	$(BIN)/python -m pytest benchmarks/bench_$(BENCH).py -m gpu --require-gpu --benchmark-only --benchmark-quiet \
-		--budget $(BUDGET) --results $(RESULTS) --benchmark-json=.benchmarks/last.json $(COMMIT:%=--commit %) $(ARGS) \
+		--budget $(BUDGET) --results $(RESULTS) $(COMMIT:%=--commit %) $(ARGS) \
 		|| test $$? -eq 5
 
 report: $(VENV)/dev.stamp

@@ -1,27 +1,33 @@
 """Results of several runs in one file, so that a grid is covered a budget at a time.
 
-    pytest benchmarks/bench_paper_attention.py -m gpu --budget 400 --results grid.json \
-        --benchmark-json=.benchmarks/last.json
+    pytest benchmarks/bench_paper_attention.py -m gpu --budget 400 --results grid.json
 
 A file is pytest-benchmark's, with three keys more: ``runs`` has machine, commit and date of each
 run, and a benchmark's ``run`` is its number there; ``skipped`` says what did not run and why. A
 *cell* is all ways of one thing to do. What the file has whole is run again with ``--again`` alone;
-of what it has in part everything is, because a ratio is of times from one run.
+of what it has in part everything is, because a ratio is of times from one run. What failed, or
+wanted a package that is there now, the file has not; what took the GPU's context with it is left.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 WAY = "way"
 STAMP = ("machine_info", "commit_info", "datetime", "version")
+FAILED = "failed: "
+LOST = "took the GPU's context with it: "
+_ABSENT = re.compile(r"No module named '([\w.]+)'")
 
 
 def cell_of(item: pytest.Item) -> tuple[Any, ...]:
@@ -65,20 +71,58 @@ def known(content: Mapping[str, Any]) -> set[str]:
     return {each["fullname"] for key in ("benchmarks", "skipped") for each in content[key]}
 
 
+def settled(content: Mapping[str, Any]) -> set[str]:
+    """Return the names of what need not be tried again."""
+    stale = {each["fullname"] for each in content["skipped"] if _passes(each["reason"])}
+    return known(content) - stale
+
+
+def lost(content: Mapping[str, Any]) -> set[str]:
+    """Return the names of what nothing can be measured after."""
+    skipped = content["skipped"]
+    return {each["fullname"] for each in skipped if each["reason"].startswith(LOST)}
+
+
+def _passes(reason: str) -> bool:
+    """Whether a reason may hold no longer: something failed, or a package that is here was not."""
+    absent = _ABSENT.search(reason)
+    if absent is None:
+        return reason.startswith(FAILED)
+    try:
+        return importlib.util.find_spec(absent[1]) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def joined(
-    content: dict[str, Any], run: Mapping[str, Any], skipped: Iterable[Mapping[str, Any]]
+    content: Mapping[str, Any],
+    run: Mapping[str, Any],
+    skipped: Iterable[Mapping[str, Any]],
+    order: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return a file's content with one more run; what was measured before and is again, is new."""
+    """Return a file's content with one more run, by `order` of names and not as it was measured.
+
+    What was measured before and is again, is new; but what the new run has fewer ways of stays
+    beside it, so that peers do not lose the time of ours that theirs is compared with.
+    """
     number = len(content["runs"])
     fresh = {
         "benchmarks": [each | {"run": number} for each in run["benchmarks"]],
         "skipped": [{**each, "run": number} for each in skipped],
     }
     names = known(fresh)
-    every = {
-        key: [each for each in content[key] if each["fullname"] not in names] + fresh[key]
-        for key in fresh
+    measured = {each["fullname"] for each in fresh["benchmarks"]}
+    there: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for each in content["benchmarks"]:
+        there[_cell_name(each), each["run"]].add(each["fullname"])
+    gone = {cell for cell, old in there.items() if old <= measured}
+    kept = {
+        "benchmarks": [e for e in content["benchmarks"] if (_cell_name(e), e["run"]) not in gone],
+        "skipped": [each for each in content["skipped"] if each["fullname"] not in names],
     }
+    every = {key: [*map(dict, kept[key]), *fresh[key]] for key in fresh}
+    for records in every.values():
+        records.sort(key=lambda each: order.get(each["fullname"], -1))
     stamps = [*content["runs"], {name: run[name] for name in STAMP if name in run}]
     used = sorted({each["run"] for records in every.values() for each in records})
     for records in every.values():
@@ -86,6 +130,12 @@ def joined(
             each["run"] = used.index(each["run"])
     newest = {name: run[name] for name in STAMP if name in run}
     return {**newest, "runs": [stamps[at] for at in used], **every}
+
+
+def _cell_name(record: Mapping[str, Any]) -> str:
+    """Return a record's name without its way, which is the last of its parameters."""
+    way = (record.get("params") or {}).get(WAY, "")
+    return str(record["fullname"]).removesuffix(f"-{way}]")
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:

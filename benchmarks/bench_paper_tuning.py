@@ -4,8 +4,8 @@
     pytest benchmarks/bench_paper_tuning.py -m "not gpu"          small, on the CPU
 
 `bench_tuning`: a BERT encoder is tuned by the clock with no scheme in the cache. ``--heavy`` adds
-``tune="full"``. Shares are of timing kernels, of making what is timed (kernels come from the
-cache on disk), and the rest: analysis, scheme codes, rewards. MCFuser and Bolt, which the paper
+``tune="full"``. Shares are of timing kernels, of making what is timed, compiling what the cache on
+disk has not, and the rest: analysis, scheme codes, rewards. MCFuser and Bolt, which the paper
 compares with, are not to be had.
 
 `bench_choice`: the time model's choice of attention's kernel on an H100's numbers, for a mask that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,19 @@ _START = time.monotonic()
 _SKIPPED = pytest.StashKey[list[dict[str, Any]]]()
 _SECONDS = pytest.StashKey[dict[str, float]]()
 _BEGUN = pytest.StashKey[tuple[Any, ...]]()
+_BEFORE = pytest.StashKey[dict[str, Any]]()
+_STAMP = pytest.StashKey[dict[str, Any]]()
+_SAVED = pytest.StashKey[float]()
+_ORDER = pytest.StashKey[dict[str, int]]()
 _SPENT = "--budget is spent"
+_PACKAGES = (
+    *("stof-cupy", "numpy", "scipy", "cupy-cuda12x", "cupy-cuda13x"),
+    *("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "transformers"),
+    *("tokenspeed-fa3", "flash-attn-4", "nvidia-cutlass-dsl", "flashinfer-python"),
+)
+"""Ours and the peers', whose versions are noted."""
+_OFTEN = 15.0
+"""Seconds between two times that ``--results`` is written."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,21 +50,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Make room for what a run notes beside times."""
     config.stash[_SKIPPED], config.stash[_SECONDS] = [], {}
-    if config.getoption("--results") and not config.getoption("benchmark_json", None):
-        raise pytest.UsageError("--results needs --benchmark-json=FILE, where this run alone goes")
+    if path := config.getoption("--results"):
+        config.stash[_BEFORE], config.stash[_SAVED] = appending.read(path), _START - _OFTEN
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is heavy or whose way is not asked for, and what ``--results`` has whole."""
     found = list(items)
+    config.stash[_ORDER] = {item.nodeid: at for at, item in enumerate(items)}
     if not config.getoption("--heavy"):
         found = [i for i in found if not getattr(i, "originalname", "").endswith("_heavy")]
     if config.getoption("--ways"):
         wanted = {"", "ours", *config.getoption("--ways").split(",")}
         found = [item for item in found if appending.way_of(item) in wanted]
-    path = config.getoption("--results")
-    if path is not None and not config.getoption("--again"):
-        there = appending.known(appending.read(path))
+    before = config.stash.get(_BEFORE, None)
+    if before is not None and not config.getoption("--again"):
+        gone = appending.lost(before)
+        found = [item for item in found if item.nodeid not in gone]
+        there = appending.settled(before)
         groups = appending.cells(found).values()
         whole = {i for group in groups if all(i.nodeid in there for i in group) for i in group}
         found = [item for item in found if item not in whole]
@@ -77,11 +93,69 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     seconds[item.nodeid] = seconds.get(item.nodeid, 0.0) + report.duration
     reason = ""
     if report.failed and call.excinfo is not None:
-        reason = f"failed: {call.excinfo.exconly()}".splitlines()[0][:200]
+        reason = f"{appending.FAILED}{call.excinfo.exconly()}".splitlines()[0][:200]
     elif report.skipped and item.get_closest_marker("skip") is None:  # a mark: there is no GPU
         reason = str(call.excinfo.value if call.excinfo else "")
     if reason and reason != _SPENT:
+        if _is_lost():
+            reason = f"{appending.LOST}{reason}"
+            item.session.shouldstop = f"{item.nodeid} {reason}"
         item.config.stash[_SKIPPED].append({"fullname": item.nodeid, "reason": reason})
+
+
+def _is_lost() -> bool:
+    """Whether whatever runs on the GPU from now on fails in this process."""
+    cupy = sys.modules.get("cupy")
+    try:
+        if cupy is not None and cupy.cuda.is_available():
+            cupy.cuda.runtime.deviceSynchronize()
+    except cupy.cuda.runtime.CUDARuntimeError:  # type: ignore[union-attr]
+        return True
+    return False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Ask for machine and commit while the GPU answers."""
+    config = session.config
+    if _BEFORE in config.stash and not config.option.collectonly and session.items:
+        commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
+        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
+        machine = config._benchmarksession.get_machine_info()  # type: ignore[attr-defined]
+        config.stash[_STAMP] = {"machine_info": machine, "commit_info": commit}
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    """Write ``--results`` after a cell, now and then: a process may be ended from outside."""
+    yield
+    config = item.config
+    ended = nextitem is None or appending.cell_of(nextitem) != appending.cell_of(item)
+    if ended and _STAMP in config.stash and time.monotonic() - config.stash[_SAVED] > _OFTEN:
+        _save(config)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write ``--results``."""
+    if _STAMP in session.config.stash:
+        _save(session.config)
+
+
+def _save(config: pytest.Config) -> None:
+    """Add what was measured to what ``--results`` had when the run began."""
+    done = list(config._benchmarksession.benchmarks)  # type: ignore[attr-defined]
+    skipped = config.stash[_SKIPPED]
+    if not done and not skipped:
+        return
+    run = config.hook.pytest_benchmark_generate_json(
+        config=config, benchmarks=done, include_data=True, **config.stash[_STAMP]
+    )
+    seconds = config.stash[_SECONDS]
+    for each in (*run["benchmarks"], *skipped):
+        each["wall_s"] = round(seconds.get(each["fullname"], 0.0), 3)
+    content = appending.joined(config.stash[_BEFORE], run, skipped, config.stash[_ORDER])
+    appending.write(config.getoption("--results"), content)
+    config.stash[_SAVED] = time.monotonic()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,19 +164,11 @@ def pytest_benchmark_generate_json(benchmarks: list[Any]) -> None:
     benchmarks[:] = [each for each in benchmarks if each.stats.data]
 
 
-def pytest_benchmark_update_json(
-    config: pytest.Config, benchmarks: list[Any], output_json: dict[str, Any]
-) -> None:
-    """Add to each benchmark the seconds that it took, and the run to ``--results``."""
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Add to each benchmark the seconds that it took."""
     seconds = config.stash[_SECONDS]
     for each in output_json["benchmarks"]:
         each["wall_s"] = round(seconds.get(each["fullname"], 0.0), 3)
-    skipped = [
-        {**each, "wall_s": round(seconds[each["fullname"]], 3)} for each in config.stash[_SKIPPED]
-    ]
-    path = config.getoption("--results")
-    if path is not None:
-        appending.write(path, appending.joined(appending.read(path), output_json, skipped))
 
 
 def pytest_benchmark_update_commit_info(config: pytest.Config, commit_info: dict[str, Any]) -> None:
@@ -117,8 +183,7 @@ def pytest_benchmark_update_machine_info(
 ) -> None:
     """Add card, driver and versions; leave out what only lengthens the file."""
     machine_info["cpu"] = {"brand": machine_info.get("cpu", {}).get("brand_raw", "unknown")}
-    names = ("stof-cupy", "numpy", "scipy", "cupy-cuda12x", "cupy-cuda13x", "torch", "transformers")
-    machine_info["packages"] = {name: version for name in names if (version := _version(name))}
+    machine_info["packages"] = {name: found for name in _PACKAGES if (found := _version(name))}
     if device.is_available():
         import cupy
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median, stdev
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.report.cells import Cell, joined
@@ -24,7 +25,10 @@ _MAD = 0.6745
 """Median of absolute deviations of a normal distribution, in standard deviations."""
 
 _FEW = 8
-"""Peers' times from which the noise between runs is not estimated."""
+"""Peers' times from which noise between runs is estimated; cells of which a mean is compared."""
+
+_LISTED = 8
+"""Names that are written out in a note; of more, how many a benchmark and peer have."""
 
 
 @dataclass(frozen=True)
@@ -72,42 +76,58 @@ class Comparison:
     Attributes
     ----------
     moves : tuple of Move
+    means : tuple of Move
+        The geometric means over a benchmark's cells, by peer, where there are many.
     missing : tuple of str
         What the old file has a ratio of and the new one has not.
+    lost : tuple of str
+        What is missing because ours was not measured, and the peer was.
     notes : tuple of str
         What makes the files hard to compare.
     """
 
     moves: tuple[Move, ...]
+    means: tuple[Move, ...]
     missing: tuple[str, ...]
+    lost: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def worse(self) -> bool:
-        """Whether any ratio moved down beyond noise."""
-        return any(move.worse for move in self.moves)
+        """Whether any ratio moved down beyond noise, or ours has no time any more."""
+        return bool(self.lost) or any(move.worse for move in (*self.means, *self.moves))
 
     @property
     def table(self) -> Table:
         """What moved; the notes say what did not."""
-        rows = tuple(
-            (
-                move.name,
-                f"{number(move.before)}x",
-                f"{number(move.after)}x",
-                f"{math.expm1(move.log):+.1%}",
-                f"{math.expm1(move.limit):.1%}",
-            )
-            for move in self.moves
-            if move.moved
-        )
-        still = len(self.moves) - len(rows)
+        rows = tuple(_row(move) for move in (*self.means, *self.moves) if move.moved)
         down = sum(move.worse for move in self.moves)
-        notes = [f"{down} worse, {len(rows) - down} better, {still} within noise."]
-        if self.missing:
-            notes.append(f"No longer measured: {', '.join(self.missing)}.")
+        moved = sum(move.moved for move in self.moves)
+        notes = [f"{down} worse, {moved - down} better, {len(self.moves) - moved} within noise."]
+        if self.lost:
+            notes.append(f"Ours was not measured: {_listed(self.lost)}.")
+        if gone := [name for name in self.missing if name not in self.lost]:
+            notes.append(f"No longer measured: {_listed(gone)}.")
         columns = ("ours against", "before", "after", "moved", "noise")
         return Table(columns, rows, (*notes, *self.notes))
+
+
+def _row(move: Move) -> tuple[str, ...]:
+    return (
+        move.name,
+        f"{number(move.before)}x",
+        f"{number(move.after)}x",
+        f"{math.expm1(move.log):+.1%}",
+        f"{abs(math.expm1(math.copysign(move.limit, move.log))):.1%}",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names, or of many how many there are of each benchmark and peer."""
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    groups = Counter(_group_name(name) for name in names)
+    return ", ".join(f"{count} of {group}" for group, count in groups.items())
 
 
 def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
@@ -128,7 +148,10 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     where memory lies elsewhere or the clock has another temperature: how far the peers' times
     scatter about the change that is common to all of them is added. The limit is a quantile of
     Student's distribution with the degrees of freedom of Welch and Satterthwaite, so chosen that a
-    cell is named by chance in one comparison of twenty.
+    cell is named by chance in one comparison of twenty. A geometric mean over many cells shows what
+    is too little to be seen in one; its noise is estimated from how far they scatter about it.
+
+    Where both files have times of one machine, only those are compared.
 
     Raises
     ------
@@ -137,28 +160,42 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     """
     if not least >= 0:
         raise ArgumentError(mismatch("least", least, "0 or more"))
-    before, after = _ratios(old), _ratios(new)
+    machines = {run.machine for run in old.runs} & {run.machine for run in new.runs}
+    before, after = _ratios(old, machines), _ratios(new, machines)
     shared = [name for name in before if name in after]
     if not shared:
         hint = "absolute times are not compared"
         raise ArgumentError(mismatch("new", "no ratio to a peer that old has", "some", hint))
-    chance = _CHANCE / len(shared)
+    groups: dict[str, list[str]] = {}
+    for name in shared:
+        groups.setdefault(_group_name(name), []).append(name)
+    groups = {group: names for group, names in groups.items() if len(names) >= _FEW}
+    chance = _CHANCE / (len(shared) + len(groups))
     between = _between_runs([(before[name][1], after[name][1]) for name in shared])
-    moves = [_move(name, before[name], after[name], least, chance, between) for name in shared]
+    moves = {
+        name: _move(name, before[name], after[name], least, chance, between) for name in shared
+    }
+    means = [_mean(at, [moves[n] for n in names], least, chance) for at, names in groups.items()]
     missing = tuple(name for name in before if name not in after)
-    return Comparison(tuple(sorted(moves, key=lambda m: m.log)), missing, _notes(old, new))
+    lost = tuple(name for name in missing if _is_lost(before[name], new))
+    ranked = [tuple(sorted(each, key=lambda move: move.log)) for each in (moves.values(), means)]
+    return Comparison(ranked[0], ranked[1], missing, lost, _notes(old, new))
 
 
 _Pair = tuple[Timing, Timing]
 
 
-def _ratios(results: Results) -> dict[str, _Pair]:
+def _ratios(results: Results, machines: Iterable[str]) -> dict[str, _Pair]:
     """Return ours and the peer's time by what they are of: of the newest run that has both."""
     found: dict[str, _Pair] = {}
+    wanted = set(machines)
     for cell in sorted(joined(results.timings), key=lambda cell: cell.run.time):
+        if wanted and cell.run.machine not in wanted:
+            continue
+        where = f" on {cell.run.machine}" if len(wanted) > 1 else ""
         for ours in (each for each in cell.timings if each.is_ours):
             for peer in (each for each in cell.timings if not each.is_ours):
-                found[_name(cell, ours, peer)] = (ours, peer)
+                found[_name(cell, ours, peer) + where] = (ours, peer)
     return found
 
 
@@ -168,22 +205,36 @@ def _name(cell: Cell, ours: Timing, peer: Timing) -> str:
     return f"{cell.bench.removeprefix('bench_')} {params}{mine} / {peer.way}"
 
 
-def _between_runs(peers: Sequence[_Pair]) -> tuple[float, int]:
-    """Return the variance of a logarithm between runs, beyond that of rounds; from so many peers.
+def _group_name(name: str) -> str:
+    """Return a name without the parameters: the benchmark, and whose times are in the ratio."""
+    cell, _, peer = name.rpartition(" / ")
+    bench, _, rest = cell.partition(" ")
+    _, comma, mine = rest.partition(", ")
+    return f"{bench}{comma}{mine} / {peer}"
 
-    Their code is the same in both, so that what they moved by, but for the median, is noise.
+
+def _is_lost(pair: _Pair, new: Results) -> bool:
+    """Whether the peer of a ratio was measured, and ours was not."""
+    ours, peer = pair
+    there = {each.way for each in new.of(ours.bench) if each.key == ours.key}
+    return peer.way in there and ours.way not in there
+
+
+def _between_runs(peers: Sequence[_Pair]) -> tuple[float, int]:
+    """Return the variance of a logarithm between runs, beyond that of rounds; from so many times.
+
+    A peer's code is the same in both, or other in all of its cells: what they moved by, but for
+    the peer's median, is noise.
     """
-    moved = {
-        (before.bench, before.key, before.way): (math.log(after.p50 / before.p50), before, after)
-        for before, after in peers
-    }
-    if len(moved) < _FEW:
+    moved = {(old.bench, old.key, old.way): (old, new) for old, new in peers}
+    logs: dict[str, list[float]] = {}
+    for old, new in moved.values():
+        logs.setdefault(old.way, []).append(math.log(new.p50 / old.p50))
+    far = [abs(log - median(each)) for each in logs.values() if len(each) >= _FEW for log in each]
+    if not far:
         return 0.0, 0
-    logs = [log for log, _, _ in moved.values()]
-    common = median(logs)
-    deviation = median(abs(log - common) for log in logs) / _MAD
-    rounds = (median_noise(a) ** 2 + median_noise(b) ** 2 for _, a, b in moved.values())
-    return max(deviation**2 - median(rounds), 0.0), len(moved)
+    rounds = (median_noise(a) ** 2 + median_noise(b) ** 2 for a, b in moved.values())
+    return max((median(far) / _MAD) ** 2 - median(rounds), 0.0), len(far)
 
 
 def _move(
@@ -198,6 +249,15 @@ def _move(
     noise, freedom = _joint((*before, *after), between)
     limit = max(math.log1p(least), noise * _student(1 - chance / 2, freedom))
     return Move(name, ratios[0], ratios[1], noise, limit)
+
+
+def _mean(group: str, moves: Sequence[Move], least: float, chance: float) -> Move:
+    """Return what the geometric mean of some ratios moved by."""
+    noise = stdev(move.log for move in moves) / math.sqrt(len(moves))
+    limit = max(math.log1p(least), noise * _student(1 - chance / 2, len(moves) - 1))
+    before = math.exp(fmean(math.log(move.before) for move in moves))
+    after = math.exp(fmean(math.log(move.after) for move in moves))
+    return Move(f"{group}, geomean of {len(moves)} cells", before, after, noise, limit)
 
 
 def median_noise(timing: Timing) -> float:
@@ -233,8 +293,8 @@ def _notes(old: Results, new: Results) -> tuple[str, ...]:
         if was != now:
             names = [", ".join(sorted(each)) for each in (was, now)]
             notes.append(f"The {what} differs: {names[0]} before, {names[1]} now.")
-    versions = [{item for run in each.runs for item in run.packages.items()} for each in (old, new)]
-    changed = sorted({name for name, _ in versions[0] ^ versions[1]} - {"stof-cupy"})
+    was, now = ({item for run in each.runs for item in run.packages.items()} for each in (old, new))
+    changed = dict(was - now).keys() & dict(now - was).keys() - {"stof-cupy"}
     if changed:
-        notes.append(f"Other versions: {', '.join(changed)}.")
+        notes.append(f"Other versions: {', '.join(sorted(changed))}.")
     return tuple(notes)

@@ -155,6 +155,12 @@ PAPER_VIEWS = (
         lambda results: summary_picture(_grid_groups(results)),
     ),
     View(
+        "paper-attention-everyone",
+        "Attention of BERT-base's heads: everyone's times",
+        "make bench-gpu BENCH=paper_attention",
+        lambda results: cell_table(results, (_GRID,)),
+    ),
+    View(
         "paper-host",
         "What the host adds to a call of attention (Fig. 13)",
         "make bench-gpu BENCH=paper_attention",

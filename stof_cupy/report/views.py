@@ -52,11 +52,9 @@ class View:
 
 
 def stamps(things: Iterable[Cell | Timing]) -> tuple[str, ...]:
-    """Return a sentence for each run that something comes from."""
-    runs = dict.fromkeys(each.run for each in things)
-    return tuple(
-        f"{run.stamp} ({run.file})." for run in sorted(runs, key=lambda run: (run.time, run.file))
-    )
+    """Return a sentence for each run that something comes from, or for runs that differ in none."""
+    runs = sorted({each.run for each in things}, key=lambda run: (run.time, run.file))
+    return tuple(dict.fromkeys(f"{run.stamp} ({run.file})." for run in runs))
 
 
 def ordered(values: Iterable[str]) -> list[str]:

@@ -139,6 +139,45 @@ def test_runs_are_joined_and_what_is_measured_again_is_new(tmp_path: Path) -> No
     assert sorted(each["run"] for each in content["benchmarks"]) == [0, 0, 1, 1]
 
 
+def test_a_run_of_fewer_ways_stands_beside_the_one_before() -> None:
+    """A peer that is measured later does not take from the others the time of ours beside them."""
+
+    def ways(*names: str) -> list[dict[str, Any]]:
+        return [record("a.py::bench_b", way, [1.0], s=1) for way in names]
+
+    none: dict[str, Any] = {"runs": [], "benchmarks": [], "skipped": []}
+    skip = {"fullname": "benchmarks/bench_a.py::bench_b[1-FA4]", "reason": "FA4: windows alone"}
+    first = appending.joined(none, run_of(ways("ours", "FA2"), "2026-11-26"), [skip])
+    both = appending.joined(first, run_of(ways("ours", "Flex"), "2026-11-27"), [])
+    found = [(each["params"]["way"], each["run"]) for each in both["benchmarks"]]
+    assert found == [("ours", 0), ("FA2", 0), ("ours", 1), ("Flex", 1)]
+    assert [each["run"] for each in first["benchmarks"]] == [0, 0]  # it is left as it was
+    whole = appending.joined(both, run_of(ways("ours", "FA2", "Flex"), "2026-11-28"), [])
+    assert len(whole["benchmarks"]) == 3 and whole["skipped"] == [{**skip, "run": 0}]
+    names = [each["fullname"] for each in whole["benchmarks"]]
+    order = {name: -at for at, name in enumerate(names)}
+    turned = appending.joined(whole, run_of(ways("FA2"), "2026-11-29"), [], order)
+    found = [(each["params"]["way"], each["run"]) for each in turned["benchmarks"]]
+    assert found == [("Flex", 1), ("FA2", 1), ("FA2", 2), ("ours", 1)]
+
+
+def test_what_may_have_passed_is_tried_again() -> None:
+    name = "benchmarks/bench_a.py::bench_b[1-{}]".format
+    reasons = {
+        name("a"): "FA2: full and causal alone",
+        name("b"): "FA3: ModuleNotFoundError: No module named 'no_such_package'",
+        name("c"): "FA4: ModuleNotFoundError: No module named 'json.decoder'",
+        name("d"): "failed: ValueError: wrong",
+        name("e"): f"{appending.LOST}FlashInfer: CUDARuntimeError",
+        name("f"): "FA4: ModuleNotFoundError: No module named 'no_such.part'",
+    }
+    skipped = [{"fullname": name_, "reason": reason} for name_, reason in reasons.items()]
+    content: dict[str, Any] = {"benchmarks": [], "skipped": skipped}
+    assert appending.known(content) == set(reasons)
+    assert appending.settled(content) == {name(each) for each in "abef"}
+    assert appending.lost(content) == {name("e")}
+
+
 def test_a_file_of_one_run_can_be_added_to(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(run_of([record("a.py::bench_b", "ours", [1.0], s=1)], "2026-11-26")))
@@ -190,7 +229,7 @@ def run(grid: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 def added(grid: Path, *args: str) -> dict[str, Any]:
     """Return what a file has after one more run."""
-    done = run(grid, "--results=grid.json", "--benchmark-json=last.json", *args)
+    done = run(grid, "--results=grid.json", *args)
     assert (grid / "grid.json").exists(), done.stdout + done.stderr
     content: dict[str, Any] = json.loads((grid / "grid.json").read_text())
     return content
@@ -206,7 +245,10 @@ def test_a_grid_is_covered_over_several_runs(grid: Path) -> None:
     assert reasons["1-FA3]"] == "FA3: not installed"
     assert reasons["3-Flex]"].startswith("failed: ValueError: wrong result")
     assert all(each["wall_s"] >= 0 for each in content["benchmarks"])
-    assert added(grid) == content  # nothing is left to do
+    assert added(grid, "-k", "1 or 2") == content  # nothing is left to do
+    content = added(grid)  # but what failed
+    again = {each["fullname"]: each["run"] for each in content["benchmarks"]}
+    assert again == {name: int("[3-" in name) for name in names}
     assert added(grid, "--again", "--ways=ours", "-k", "2")["datetime"] > content["datetime"]
 
 
@@ -221,5 +263,52 @@ def test_a_cell_that_is_begun_is_ended_when_the_budget_is_spent(grid: Path) -> N
     assert len(content["benchmarks"]) == 2 and len(content["skipped"]) == 1
 
 
-def test_results_need_a_file_of_their_own(grid: Path) -> None:
-    assert "--results needs --benchmark-json" in run(grid, "--results=grid.json").stderr
+def test_what_is_measured_is_there_when_the_process_dies(grid: Path) -> None:
+    text = GRID.replace(
+        "    if s == 3 and", "    if s == 3:\n        os._exit(9)\n    if s == 3 and", 1
+    )
+    text = f"import os\n{text}"
+    (grid / "bench_grid.py").write_text(text)
+    conftest = (grid / "conftest.py").read_text()
+    (grid / "conftest.py").write_text(conftest.replace("_OFTEN = 15.0", "_OFTEN = 0.0"))
+    content = added(grid)
+    assert {each["params"]["s"] for each in content["benchmarks"]} == {1, 2}
+    assert len(content["benchmarks"]) == 4 and len(content["skipped"]) == 2
+
+
+LOSES = """
+import sys
+import types
+
+
+class CUDARuntimeError(Exception):
+    pass
+
+
+def lose():
+    def synchronize():
+        raise CUDARuntimeError("an illegal memory access was encountered")
+
+    runtime = types.SimpleNamespace(
+        deviceSynchronize=synchronize, CUDARuntimeError=CUDARuntimeError
+    )
+    cuda = types.SimpleNamespace(is_available=lambda: True, runtime=runtime)
+    sys.modules["cupy"] = types.SimpleNamespace(cuda=cuda)
+"""
+
+
+def test_nothing_is_measured_after_the_gpu_is_lost(grid: Path) -> None:
+    """What took it is left out from then on, and the rest of its cell is not."""
+    text = GRID.replace("import pytest", f"{LOSES}\nimport pytest", 1)
+    text = text.replace('    if s == 3 and way == "Flex"', '    if s == 2 and way == "Flex"')
+    text = text.replace('raise ValueError("wrong', 'lose()\n        raise ValueError("wrong')
+    (grid / "bench_grid.py").write_text(text)
+    content = added(grid)
+    assert {each["params"]["s"] for each in content["benchmarks"]} == {1, 2}
+    (reason,) = (e["reason"] for e in content["skipped"] if e["fullname"].endswith("[2-Flex]"))
+    assert reason.startswith(f"{appending.LOST}failed: ValueError: wrong")
+    content = added(grid)
+    assert len(content["benchmarks"]) == 5
+    assert [e["fullname"][-8:] for e in content["skipped"] if "Flex" in e["fullname"]] == [
+        "[2-Flex]"
+    ]

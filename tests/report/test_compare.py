@@ -90,6 +90,78 @@ def test_what_all_peers_scatter_by_between_runs_is_noise(tmp_path: Path) -> None
     assert [move.name for move in compare(*files).moves if move.moved] == ["a.py::bench_b 5 / Flex"]
 
 
+def shifted(path: Path, seed: int, ours: float = 1.0, noise: float = 0.03, **peers: float) -> Path:
+    """Write cells of calm rounds, every time off by `noise`; ours and peers are so much slower."""
+    g = np.random.default_rng(seed)
+    records = [
+        record("a.py::bench_b", way, [ms * float(np.exp(noise * g.standard_normal()))] * 9, s=s)
+        for s in range(CELLS)
+        for way, ms in {
+            "ours": ours,
+            **{peer: 2 * factor for peer, factor in peers.items()},
+        }.items()
+    ]
+    return write(path, records)
+
+
+def test_a_mean_shows_what_is_too_little_for_a_cell(tmp_path: Path) -> None:
+    old = read_file(shifted(tmp_path / "old.json", 0, Flex=1.0, FA2=1.0))
+    new = read_file(shifted(tmp_path / "new.json", 6, ours=1.05, Flex=1.0, FA2=1.0))
+    found = compare(old, new)
+    assert found.worse and not any(move.moved for move in found.moves)
+    assert [move.name for move in found.means if move.worse] == [
+        f"a.py::bench_b / {peer}, geomean of 60 cells" for peer in ("FA2", "Flex")
+    ]
+    assert all(abs(move.log + np.log(1.05)) < 0.03 for move in found.means)
+    assert not compare(old, read_file(shifted(tmp_path / "same.json", 2, Flex=1.0, FA2=1.0))).worse
+
+
+def test_a_peer_that_became_faster_does_not_hide_what_else_moved(tmp_path: Path) -> None:
+    """Its change is common to all of its cells: it is not the noise between runs."""
+    old = read_file(shifted(tmp_path / "old.json", 0, Flex=1.0, FA2=1.0))
+    new = read_file(shifted(tmp_path / "new.json", 1, Flex=0.6, FA2=1.0))
+    found = compare(old, new)
+    assert all(move.limit < 0.25 for move in found.moves)
+    assert {move.name.rpartition(" / ")[2] for move in found.moves if move.moved} == {"Flex"}
+    assert [move.name.partition(",")[0] for move in found.means if move.moved] == [
+        "a.py::bench_b / Flex"
+    ]
+
+
+def test_a_time_of_ours_that_is_gone_is_worse(tmp_path: Path) -> None:
+    def cells(path: Path, *left_out: tuple[int, str]) -> Any:
+        records = [
+            record("a.py::bench_b", way, [1.0] * 5, s=s)
+            for s in range(12)
+            for way in ("ours", "Flex")
+            if (s, way) not in left_out
+        ]
+        return read_file(write(path, records))
+
+    old = cells(tmp_path / "old.json")
+    found = compare(old, cells(tmp_path / "new.json", (3, "ours")))
+    assert found.worse and "Ours was not measured: a.py::bench_b 3 / Flex." in found.table.notes
+    found = compare(old, cells(tmp_path / "new.json", *((s, "Flex") for s in range(1, 11))))
+    assert not found.worse
+    assert "No longer measured: 10 of a.py::bench_b / Flex." in found.table.notes
+
+
+def test_times_of_one_machine_are_compared_where_both_have_them(tmp_path: Path) -> None:
+    def ways(ours: float, run: int) -> list[dict[str, Any]]:
+        pairs = (("ours", ours), ("Flex", 1.0))
+        return [record("a.py::bench_b", way, [ms] * 5, s=1, run=run) for way, ms in pairs]
+
+    cards = [stamp("2026-11-27"), stamp("2026-11-28", gpu="Another")]
+    old = read_file(write(tmp_path / "old.json", [*ways(1.0, 0), *ways(3.0, 1)], cards))
+    new = read_file(write(tmp_path / "new.json", ways(1.0, 0), cards[:1]))
+    (move,) = compare(old, new).moves
+    assert move.log == 0.0
+    both = compare(old, old)
+    assert {move.name for move in both.moves} == {
+        f"a.py::bench_b 1 / Flex on {card}" for card in ("A GPU", "Another")
+    }
+
+
 def test_least_is_not_worth_a_look(tmp_path: Path) -> None:
     files = [
         read_file(
@@ -117,6 +189,6 @@ def test_what_is_gone_and_what_else_differs_is_said(tmp_path: Path) -> None:
     records = [record("a.py::bench_b", way, [1.0], s=1) for way in ("ours", "Flex")]
     new = write(tmp_path / "new.json", records, [stamp(gpu="Another", torch="2.11")])
     text = compare(read_file(old), read_file(new)).table.text
-    assert "No longer measured: a.py::bench_b 0 / Flex" in text
+    assert "No longer measured: 59 of a.py::bench_b / Flex." in text
     assert "The machine differs: A GPU before, Another now." in text
     assert "Other versions: torch." in text
