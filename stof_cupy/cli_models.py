@@ -70,15 +70,16 @@ def read_lines(name: str) -> list[str]:
     ArgumentError
         If there is none, or the file is not UTF-8.
     """
+    what = "standard input" if name == "-" else name
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as bad:
         got = f"bytes that are not UTF-8 ({bad})"
-        raise ArgumentError(mismatch(name, got, "UTF-8")) from bad
+        raise ArgumentError(mismatch(what, got, "UTF-8")) from bad
     texts = list(filter(None, map(str.strip, lines)))
     if not texts:
-        raise ArgumentError(mismatch(name, "no text", "at least one line that is not blank"))
+        raise ArgumentError(mismatch(what, "no text", "at least one line that is not blank"))
     return texts
 
 
@@ -159,6 +160,8 @@ def _features(args: argparse.Namespace) -> None:
             np.save(file, vectors)
         show_fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
         return
+    if len(vectors) == 1:
+        print("  one image has no other to be like; -o OUT.npy writes its vector")
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     for i, j in combinations(range(len(unit)), 2):
         pair = f"{args.images[i].name} and {args.images[j].name}"
