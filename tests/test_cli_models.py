@@ -12,6 +12,7 @@ import pytest
 
 from stof_cupy import cli_named, models
 from stof_cupy.cli import main
+from stof_cupy.cli_models import _read_image
 from stof_cupy.engine import TransformerEngine
 from stof_cupy.models.packaged import Package
 from tests.goldens.cases import GPT2, T5, VIT
@@ -101,14 +102,14 @@ def test_features_writes_vectors_and_shows_cosines(pictures, tmp_path, capsys):
         (("features", "{talker}", "{talker}/config.json"), "a picture"),
         (("features", "{talker}", "{tmp}/one.png"), "kind 'decoder'"),
         (("features", "{talker}", "{tmp}/one.png", "-o", "{tmp}/no/x.npy"), "--output"),
-        (("features", "{talker}", "{tmp}/half.png"), "half.png: got unreadable"),
+        (("features", "{talker}", "{tmp}/deep.png"), "deep.png: got pixels of mode 'I;16'"),
         (("features", "dinov2", "{tmp}/one.png", "--config", "{talker}/config.json"), "--config"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments, message, talker, pictures, tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image")
     words = [str(word).format(talker=talker, tmp=tmp_path) for word in arguments]
-    whole = pictures[0].read_bytes()
-    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
+    image.fromarray(np.full((9, 9), 40_000, np.uint16)).save(tmp_path / "deep.png")
     assert main(numpy_(*words)) == 1
     out, error = capsys.readouterr()
     assert message in error and error.startswith("stof-cupy: error:") and error.count("\n") == 1
@@ -128,6 +129,30 @@ def test_a_reader_of_sources_is_known_by_name(talker, monkeypatch, capsys):
     out, error = capsys.readouterr()
     assert said and out.startswith(f"hello\n{said}\n")
     assert error == "fetching a small T5 (5 MB, once) ...\n"
+
+
+def test_half_a_picture(pictures, tmp_path, capsys):
+    whole = pictures[0].read_bytes()
+    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
+    root = saved(tmp_path / "seer", VIT)
+    assert main(numpy_("features", root, *pictures, tmp_path / "half.png")) == 1
+    out, error = capsys.readouterr()
+    assert "half.png: got unreadable" in error and error.count("\n") == 1 and not out
+
+
+def test_pictures_are_upright_and_of_three_colours(tmp_path):
+    """Whatever the file has: a camera on its side, grey, inks, a palette, transparency."""
+    image = pytest.importorskip("PIL.Image")
+    grey = np.arange(6 * 4, dtype=np.uint8).reshape(6, 4) * 10
+    plain = image.fromarray(grey)
+    side = plain.getexif()
+    side[0x0112] = 6  # the camera was turned by a quarter
+    plain.save(tmp_path / "side.png", exif=side)
+    assert np.array_equal(_read_image(tmp_path / "side.png")[..., 0], np.rot90(grey, -1))
+    for mode, kind in (("L", "png"), ("LA", "png"), ("P", "png"), ("RGBA", "png"), ("CMYK", "tif")):
+        path = tmp_path / f"{mode}.{kind}"
+        plain.convert(mode).save(path)
+        assert np.array_equal(_read_image(path), np.dstack([grey] * 3)), mode
 
 
 def test_size_of_nothing_is_no_size(pictures, tmp_path, capsys):

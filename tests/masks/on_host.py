@@ -32,8 +32,9 @@ HERE = Path(__file__).parent
 STORE = HERE.parents[1] / ".pytest_cache" / "on_host"
 """What was compiled, for all processes and later runs: a folder for each state of the headers."""
 
-_BESIDE = HERE / "on_host.hpp"
+_SHARED = (HERE / "on_host.hpp", HERE / "on_host_cta.hpp", HERE / "on_host.cpp")
 _FIRST = (HERE / "on_host_ptx.hpp", HERE.parent / "ops" / "on_hopper.hpp")
+"""What sources begin with, precompiled; the rest of each is a .cpp of the same name."""
 _KEPT = 24 * 3600  # seconds that a folder stays which nobody uses
 
 _LAUNCH = """
@@ -44,45 +45,12 @@ using Kernel = {type};
 static_assert(sizeof(Kernel::Params) == {params} && Kernel::kThreads == {threads});
 static_assert(Kernel::kSmemBytes == {smem});
 static Kernel::Params params;
-thread_local char* smem;
 
-// `at_once` CTAs at a time, each by a thread of the CPU.
 extern "C" long long launch(const void* packed, unsigned x, unsigned y, unsigned seed,
                             unsigned at_once) {{
   std::memcpy(&params, packed, sizeof params);
-  host::body = [] {{ Kernel::run(params, smem); }};
-  std::vector<unsigned> order(x * y);
-  std::iota(order.begin(), order.end(), 0);
-  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-  std::atomic<unsigned> next(0);
-  std::atomic<bool> ended(true);
-  const auto work = [&](unsigned number) {{
-    std::mt19937 random(seed + number);
-    host::Cta cta({threads});
-    host::cta = &cta;
-    std::vector<char> memory({smem} + 1025);
-    smem = memory.data() + (-reinterpret_cast<unsigned long long>(memory.data()) & 1023);
-    host::shared = smem;
-    host::shared_size = {smem};
-    for (unsigned i; ended && (i = next++) < order.size();) {{
-      blockIdx = {{order[i] % x, order[i] / x, 0}};
-      std::fill_n(smem, {smem}, static_cast<char>(0xff));  // NaN
-      host::start_copies({threads});
-      if (!host::run_cta(random)) ended = false;
-      if ({waits} != std::count(host::waited.begin(), host::waited.end(), true)) std::abort();
-      if (host::copying()) std::abort();  // it may land on what shared memory is used for later
-    }}
-  }};
-  // A kernel that polls memory for what never comes cannot be told to end.
-  const auto before = std::signal(SIGALRM, [](int) {{ std::abort(); }});
-  alarm(60);
-  std::vector<std::thread> others;
-  for (unsigned number = 1; number < at_once; ++number) others.emplace_back(work, number);
-  work(0);
-  for (std::thread& other : others) other.join();
-  alarm(0);
-  std::signal(SIGALRM, before);
-  return ended ? host::multiplied.exchange(0) : -1;
+  const auto run = [] {{ Kernel::run(params, host::shared); }};
+  return host::launch({{run, {threads}, {smem}, {waits}}}, x, y, seed, at_once);
 }}
 """
 # Undefined behaviour, shifts and overflows among it, ends the process. Fortified, longjmp refuses
@@ -100,6 +68,8 @@ _FLAGS = [
     "-fsanitize-undefined-trap-on-error",
     "-U_FORTIFY_SOURCE",
 ]
+_ONCE = ["-c", "-O2"]
+"""More of them for what is compiled once."""
 
 
 def launch(
@@ -148,15 +118,17 @@ def library(source: str) -> ctypes.CDLL:
     with _alone(folder / f"{name}.lock"):
         if not made.exists():
             (folder / f"{name}.cpp").write_text(source)
-            _compile(made, f"{name}.cpp")
+            (first,) = (each.stem for each in _FIRST if each.name in source)
+            _compile(made, f"{name}.cpp", f"{first}.o", "on_host.o")
     return ctypes.CDLL(str(made))
 
 
 @cache
 def _headers() -> Path:
     """Return the folder that has the headers as they are now, those of tests precompiled."""
-    state = hashlib.sha256(repr(_FLAGS).encode() + _run(compiler(), "--version").encode())
-    for path in (*sorted(cuda_root().rglob("*.cuh")), _BESIDE, *_FIRST):
+    state = hashlib.sha256(repr(_FLAGS + _ONCE).encode() + _run(compiler(), "--version").encode())
+    sources = [*_SHARED, *_FIRST, *(path.with_suffix(".cpp") for path in _FIRST)]
+    for path in (*sorted(cuda_root().rglob("*.cuh")), *sources):
         state.update(str(path).encode() + path.read_bytes())
     folder = STORE / state.hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,9 +139,13 @@ def _headers() -> Path:
             for header in (folder / "cuda" / "ptx").glob("*.cuh"):
                 if "asm" in header.read_text():
                     header.write_text("")
-            shutil.copy(_BESIDE, folder)
+            for path in sources:
+                shutil.copy(path, folder)
+            # Before there are precompiled headers, which g++ takes though they are of another -O.
+            for path in sources:
+                if path.suffix == ".cpp":
+                    _compile(folder / f"{path.stem}.o", *_ONCE, path.name)
             for header in _FIRST:
-                shutil.copy(header, folder)
                 # A header by itself is a warning, of `#pragma once` in what is no header.
                 _compile(folder / f"{header.name}.gch", "-w", "-x", "c++-header", header.name)
         (folder / "ready").touch()
@@ -211,7 +187,7 @@ def _compiled(spec: KernelSpec) -> Callable[..., int]:
         params=spec.params_dtype().itemsize,
         threads=spec.threads,
         smem=spec.smem_bytes,
-        waits=spec.threads if spec.waits else 0,
+        waits=str(spec.waits).lower(),
     )
     function = library(source).launch
     function.restype = ctypes.c_longlong

@@ -113,6 +113,25 @@ def test_resampling_agrees_with_pillow(golden):
     assert np.abs(got - golden["resized"]).max() <= 1.01
 
 
+@pytest.mark.parametrize("shape", [(31, 15, 3), (9, 40, 3), (16, 16, 3)])
+def test_the_middle_alone_is_the_middle_of_all(shape):
+    image = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
+    for height, width, size in ((7, 60, 7), (24, 25, 9)):
+        how: dict[str, Any] = {"sharpness": -0.5, "smooth": True}
+        whole = resized(image, height, width, **how)
+        top, left = (height - size) // 2, (width - size) // 2
+        middle = whole[top : top + size, left : left + size]
+        close(resized(image, height, width, middle=size, **how), middle, 1e-6)
+
+
+def test_a_long_strip_takes_no_more_room():
+    """As a whole it would be 14 by 14 million, and its matrix a million times that."""
+    strip = np.full((1, 1_000_000, 3), 255, np.uint8)
+    strip[0, 499_000:501_000] = 80
+    long, short = engine_of(VIT).features([strip, strip[:, 500_000:500_001]], size=14)
+    close(long, short, 1e-5)
+
+
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize(("source", "target"), [(1, 5), (4, 4), (5, 13), (37, 16), (9, 2)])
 def test_resampling_keeps_straight_lines(source, target, smooth):

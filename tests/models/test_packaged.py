@@ -14,7 +14,7 @@ import pytest
 
 from stof_cupy import env
 from stof_cupy.errors import CheckpointError, CheckpointNotFoundError, ConfigError, StofWarning
-from stof_cupy.models import packaged
+from stof_cupy.models import packaged, zoo
 from stof_cupy.models.checkpoint import read_checkpoint
 from stof_cupy.models.packaged import Package, cached, fetch, mending
 
@@ -131,3 +131,25 @@ def test_damage_in_the_cache_says_what_to_delete(calls, package, tmp_path):
         read_checkpoint(elsewhere)
     assert "delete" not in str(own.value)
     assert [p.name for p in fetch(package).iterdir()] == ["config.json"] and len(calls) == 2
+
+
+def test_gemmas_parts_are_joined_and_checked(monkeypatch, tmp_path):
+    monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
+
+    def part(package: Package) -> Path:
+        folder = tmp_path / "models" / package.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "file.part").write_text(package.project[-1])
+        return folder
+
+    monkeypatch.setattr(zoo, "fetch", part)
+    with pytest.raises(CheckpointError, match="sha256"):
+        zoo.gemma3()
+    left = {path.name for path in (tmp_path / "models").iterdir()}
+    assert left == {package.name for package in zoo.GEMMA3} and zoo.gemma3_if_cached() is None
+    monkeypatch.setattr(zoo, "_GEMMA3_SHA256", hashlib.sha256(b"1234").hexdigest())
+    path = zoo.gemma3()
+    assert path.read_text() == "1234" and path == zoo.gemma3_if_cached()
+    assert [*path.parent.iterdir()] == [path]
+    monkeypatch.delattr(zoo, "fetch")
+    assert zoo.gemma3() == path

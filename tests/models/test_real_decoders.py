@@ -36,7 +36,7 @@ def checkpoint(name: str) -> Path:
     if name == "gemma3":
         path = zoo.gemma3_if_cached()
         if path is None:
-            pytest.skip("Gemma 3 is not in the cache; `make test-models` fetches 240 MB")
+            pytest.skip("Gemma 3 is not in the cache; `make test-models` fetches it")
         return path
     try:
         return zoo.smollm2() if name == "smollm2" else fetch(zoo.MICROFORMER)

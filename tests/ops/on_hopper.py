@@ -30,31 +30,13 @@ using Kernel = {type};
 static_assert(sizeof(Kernel::Params) == {params} && Kernel::kThreads == {threads});
 static_assert(Kernel::kSmemBytes == {smem} && Kernel::kSmemBytes <= host::kEach);
 static Kernel::Params params;
-alignas(1024) static char smem[{cluster} * host::kEach];
-static void run_kernel() {{ Kernel::run(params, smem + host::rank() * host::kEach); }}
+static void run(char* smem) {{ Kernel::run(params, smem); }}
 #undef threadIdx
 #undef blockIdx
 
-// 0 for a good end, 1 for threads that wait forever, 2 for copies that nobody waited for.
 extern "C" int launch(const void* packed, unsigned grid, unsigned seed) {{
   std::memcpy(&params, packed, sizeof params);
-  host::body = run_kernel;
-  host::shared = smem;
-  host::cta_threads = {threads};
-  host::cta_count = {cluster};
-  host::chance.seed(seed);
-  std::mt19937 random(seed);
-  host::Cta cta({threads} * {cluster});
-  host::cta = &cta;
-  host::beside = host::land_one;
-  gridDim.x = grid;
-  for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x += {cluster}) {{
-    std::memset(smem, 0xff, sizeof smem);
-    host::reset();
-    if (!host::run_cta(random)) return 1;
-    if (!host::settled()) return 2;
-  }}
-  return 0;
+  return host::launch({{run, {threads}, {cluster}}}, grid, seed);
 }}
 """
 

@@ -1,0 +1,370 @@
+// What kernels of sm_90a on the CPU share, compiled once.
+#include "on_hopper.hpp"
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+
+#include "on_host_cta.hpp"
+
+namespace host {
+
+static std::mt19937 chance(1);
+char* shared;
+unsigned cta_threads, cta_count;
+
+struct Named {
+  int arrived = 0;
+  unsigned round = 0;
+};
+static std::map<std::pair<unsigned, int>, Named> named;  // by CTA and number
+
+void reach(int id, int members, bool wait) {
+  Named& barrier = named[{rank(), id}];
+  if (++barrier.arrived == members) {
+    barrier.arrived = 0;
+    ++barrier.round;
+  } else if (wait) {
+    wait_for_change(barrier.round);
+  }
+}
+
+// ---------------------------------------------------------------- mbarriers and copies
+
+struct MBarrier {
+  int count = 0, pending = 0;
+  long bytes = 0;
+  unsigned phase = 0;
+
+  void settle() {
+    if (pending || bytes) return;
+    ++phase;
+    pending = count;
+  }
+};
+
+static std::map<unsigned, MBarrier> mbarriers;
+
+struct Copy {
+  std::function<void()> move;
+  unsigned barrier;
+  unsigned bytes;
+};
+static std::vector<Copy> copies;
+
+static bool land_one() {
+  if (copies.empty()) return false;
+  const unsigned which = chance() % copies.size();
+  const Copy copy = copies[which];
+  copies.erase(copies.begin() + which);
+  copy.move();
+  MBarrier& barrier = mbarriers.at(copy.barrier);
+  barrier.bytes -= copy.bytes;
+  barrier.settle();
+  return true;
+}
+
+// What the test writes into a TensorMap in the driver's place.
+struct Map {
+  char* data;
+  long long strides[3];  // bytes
+  unsigned dims[4], box[4];
+  unsigned element;
+};
+
+// Calls visit(place in the box, pointer or null) for each element of a box.
+template <typename Visit>
+static void walk(const Map& map, const int (&corner)[4], Visit visit) {
+  assert(map.element == 2);
+  unsigned count = 1;
+  for (const unsigned side : map.box) count *= side;
+  for (unsigned place = 0; place < count; ++place) {
+    unsigned rest = place;
+    long long c[4];
+    bool inside = true;
+    for (int i = 0; i < 4; rest /= map.box[i], ++i) {
+      c[i] = corner[i] + static_cast<long long>(rest % map.box[i]);
+      inside = inside && c[i] >= 0 && c[i] < map.dims[i];
+    }
+    char* element = map.data + 2 * c[0];
+    for (int i = 0; i < 3; ++i) element += c[i + 1] * map.strides[i];
+    visit(2 * place, inside ? element : nullptr);
+  }
+}
+
+static unsigned bytes(const Map& map) {
+  return 2 * map.box[0] * map.box[1] * map.box[2] * map.box[3];
+}
+
+// ---------------------------------------------------------------- products and stores, done late
+
+struct Late {
+  std::vector<std::function<void()>> open;
+  std::deque<std::vector<std::function<void()>>> groups;
+  unsigned committed = 0;
+
+  void commit() {
+    groups.push_back(std::move(open));
+    open.clear();
+    ++committed;
+  }
+  unsigned done() const { return committed - static_cast<unsigned>(groups.size()); }
+  void do_one() {
+    for (auto& each : groups.front()) each();
+    groups.pop_front();
+  }
+};
+static std::vector<Late> products(4096), stores(4096);
+
+// A group of products is done for all threads of a warpgroup, or for none: the hardware lets no
+// warp run ahead so far that its leader could release operands which others have yet to read.
+void wait_for_products(unsigned pending) {
+  const unsigned me = threadIdx.x, first = me / 128 * 128;
+  const unsigned committed = products[me].committed;
+  while (products[me].done() + pending < committed) {
+    const unsigned group = products[me].done();
+    for (unsigned i = first; i < first + 128; ++i)
+      while (products[i].committed <= group) wait_for_change(products[i].committed);
+    if (products[me].done() > group) continue;  // somebody else has done it meanwhile
+    for (unsigned i = first; i < first + 128; ++i) {
+      threadIdx.x = i;
+      products[i].do_one();
+    }
+    threadIdx.x = me;
+  }
+}
+
+struct Operand {
+  unsigned start, leading, stride;
+
+  explicit Operand(unsigned long long descriptor) {
+    start = (descriptor & 0x3fff) << 4;
+    leading = (descriptor >> 16 & 0x3fff) << 4;
+    stride = (descriptor >> 32 & 0x3fff) << 4;
+    assert(descriptor >> 62 == 1 && (descriptor >> 49 & 7) == 0);  // 128-byte swizzle, no offset
+  }
+  // Consecutive along the 16 that are summed over.
+  unsigned k_major(int row, int k) const {
+    return swizzled(start + row / 8 * stride + row % 8 * 128 + 2 * k);
+  }
+  unsigned n_major(int k, int n) const {
+    return swizzled(start + n / 64 * leading + k / 8 * stride + k % 8 * 128 + n % 64 * 2);
+  }
+};
+
+static void reset() {
+  named.clear();
+  mbarriers.clear();
+  copies.clear();
+  for (Late& each : products) each = Late();
+  for (Late& each : stores) each = Late();
+}
+
+// Whether nothing is left that the kernel should have waited for.
+static bool settled() {
+  bool all = copies.empty();
+  for (Late& each : products) all = all && each.groups.empty() && each.open.empty();
+  for (Late& each : stores) all = all && each.groups.empty() && each.open.empty();
+  return all;
+}
+
+static Map map_of(const stof::ptx::TensorMap& from) {
+  Map map;
+  static_assert(sizeof map <= sizeof from);
+  std::memcpy(&map, &from, sizeof map);
+  return map;
+}
+
+void commit_products() { products[threadIdx.x].commit(); }
+void commit_stores() { stores[threadIdx.x].commit(); }
+void wait_for_stores(unsigned pending) {
+  Late& mine = stores[threadIdx.x];
+  while (mine.groups.size() > pending) mine.do_one();
+}
+
+// The element that sum i of this thread is: its row of 64, and its column.
+static int row(int i) {
+  const int thread = threadIdx.x % 128;
+  return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+}
+static int col(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
+
+template <typename T>
+static float element(unsigned address) {
+  return number<T>(read<unsigned short>(address));
+}
+
+template <typename T>
+void multiply(float* to, int count, unsigned long long a, unsigned long long b, bool transposed_a,
+              bool transposed_b, bool accumulate) {
+  products[threadIdx.x].open.push_back([=] {
+    const Operand left(a), right(b);
+    float x[2][16], y[16];
+    for (int r = 0; r < 2; ++r)
+      for (int k = 0; k < 16; ++k)
+        x[r][k] =
+            element<T>(transposed_a ? left.n_major(k, row(2 * r)) : left.k_major(row(2 * r), k));
+    for (int c = 0; c < count / 2; ++c) {  // of this thread's columns
+      const int i = c / 2 * 4 + c % 2;
+      for (int k = 0; k < 16; ++k)
+        y[k] = element<T>(transposed_b ? right.n_major(k, col(i)) : right.k_major(col(i), k));
+      for (int r = 0; r < 2; ++r) {
+        float sum = accumulate ? to[i + 2 * r] : 0.f;
+        for (int k = 0; k < 16; ++k) sum += x[r][k] * y[k];
+        to[i + 2 * r] = sum;
+      }
+    }
+  });
+}
+
+template <typename T>
+void multiply(float* to, int count, const unsigned* a, unsigned long long b) {
+  // Lane 4g + q holds columns 2q, 2q + 1 (a[0], a[1]) and 2q + 8, 2q + 9 (a[2], a[3]) of rows g
+  // and g + 8, in turn.
+  static std::vector<std::array<unsigned, 4>> fragments(4096);
+  std::copy(a, a + 4, fragments[threadIdx.x].begin());
+  meet_warp();
+  std::array<std::array<float, 16>, 2> x;
+  const int first = threadIdx.x / 4 * 4;
+  for (int i = 0; i < 4; ++i)
+    for (int q = 0; q < 4; ++q)
+      for (int e = 0; e < 2; ++e)
+        x[i % 2][i / 2 * 8 + 2 * q + e] = number<T>(fragments[first + q][i] >> 16 * e);
+  meet_warp();
+  products[threadIdx.x].open.push_back([=] {
+    const Operand right(b);
+    float y[16];
+    for (int c = 0; c < count / 2; ++c) {
+      const int i = c / 2 * 4 + c % 2;
+      for (int k = 0; k < 16; ++k) y[k] = element<T>(right.n_major(k, col(i)));
+      for (int r = 0; r < 2; ++r)
+        for (int k = 0; k < 16; ++k) to[i + 2 * r] += x[r][k] * y[k];
+    }
+  });
+}
+
+template void multiply<stof::f16>(float*, int, unsigned long long, unsigned long long, bool, bool,
+                                  bool);
+template void multiply<stof::bf16>(float*, int, unsigned long long, unsigned long long, bool, bool,
+                                   bool);
+template void multiply<stof::f16>(float*, int, const unsigned*, unsigned long long);
+template void multiply<stof::bf16>(float*, int, const unsigned*, unsigned long long);
+
+static void (*run_on)(char*);
+
+int launch(const Kernel& kernel, unsigned grid, unsigned seed) {
+  run_on = kernel.run;
+  body = [] { run_on(shared + rank() * kEach); };
+  std::vector<char> memory(kernel.ctas * kEach + 1023);
+  shared = memory.data() + (-reinterpret_cast<unsigned long long>(memory.data()) & 1023);
+  cta_threads = kernel.threads;
+  cta_count = kernel.ctas;
+  chance.seed(seed);
+  std::mt19937 random(seed);
+  Cta all(kernel.threads * kernel.ctas);
+  cta = &all;
+  beside = land_one;
+  gridDim.x = grid;
+  for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x += kernel.ctas) {
+    std::memset(shared, 0xff, kernel.ctas * kEach);
+    reset();
+    if (!run_cta(random)) return 1;
+    if (!settled()) return 2;
+  }
+  return 0;
+}
+
+}  // namespace host
+
+namespace stof::ptx {
+
+void mbarrier_init(u32 barrier, u32 arrivals) {
+  assert(barrier % 8 == 0 && arrivals > 0);
+  host::MBarrier made;
+  made.count = made.pending = arrivals;
+  assert(host::mbarriers.emplace(host::absolute(barrier), made).second);
+}
+
+void mbarrier_arrive(u32 barrier) {
+  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
+  assert(b.pending > 0);
+  --b.pending;
+  b.settle();
+}
+
+void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
+  host::mbarriers.at(host::absolute(barrier)).bytes += bytes;
+  mbarrier_arrive(barrier);
+}
+
+bool mbarrier_try_wait(u32 barrier, u32 parity) {
+  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
+  if ((b.phase & 1) != parity) return true;
+  host::wait_for_change(b.phase);
+  return (b.phase & 1) != parity;
+}
+
+bool mbarrier_test(u32 barrier, u32 parity) {
+  host::MBarrier& b = host::mbarriers.at(host::absolute(barrier));
+  return (b.phase & 1) != parity;
+}
+
+void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {
+  const u32 place = host::address_in(cta, to);
+  assert(to % 8 == 0);
+  const auto move = [=] {
+    host::write(place, x);
+    host::write(place + 4, y);
+  };
+  host::copies.push_back({move, host::address_in(cta, barrier), 8});
+}
+
+void tma_load_to(u32 cta, u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2,
+                 int c3) {
+  const host::Map tensor = host::map_of(map);
+  assert(to % host::kSwizzleAtom == 0 && tensor.box[0] == 64);
+  const auto move = [=] {
+    host::walk(tensor, {c0, c1, c2, c3}, [&](u32 place, const char* from) {
+      u16 x = 0;
+      if (from) std::memcpy(&x, from, 2);
+      host::write(host::address_in(cta, host::swizzled(to + place)), x);
+    });
+  };
+  host::copies.push_back({move, host::address_in(cta, barrier), host::bytes(tensor)});
+}
+
+void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2, int c3,
+                        L2, u16 ctas) {
+  for (u32 cta = 0; cta < host::cta_count; ++cta)
+    if (ctas >> cta & 1) tma_load_to(cta, to, map, barrier, c0, c1, c2, c3);
+}
+
+void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
+  assert(to % 16 == 0 && bytes % 16 == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0);
+  const u32 place = host::absolute(to);
+  host::copies.push_back(
+      {[=] { std::memcpy(host::at(place), from, bytes); }, host::absolute(barrier), bytes});
+}
+
+void tma_store(const TensorMap& map, u32 from, int c0, int c1, int c2, int c3) {
+  const host::Map tensor = host::map_of(map);
+  assert(from % host::kSwizzleAtom == 0 && tensor.box[0] == 64);
+  host::stores[threadIdx.x].open.push_back([=] {
+    host::walk(tensor, {c0, c1, c2, c3}, [&](u32 place, char* to) {
+      if (to) std::memcpy(to, host::at(host::swizzled(from + place)), 2);
+    });
+  });
+}
+
+void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  assert(address % 16 == 0);
+  const u32 r[4] = {r0, r1, r2, r3};
+  const int lane = threadIdx.x % 32;
+  for (int i = 0; i < 4; ++i) {
+    const u32 row = host::from_lane(address, 8 * i + lane / 4);
+    host::write(row + 4 * (lane % 4), r[i]);
+  }
+}
+
+}  // namespace stof::ptx
