@@ -142,7 +142,8 @@ def test_a_tuned_layer_names_a_kernel_for_every_product(tmp_path: Path) -> None:
     products_of = [node for node in tuned.lowered.graph.nodes() if node.op == "gemm"]
     fused = [node for each in tuned.lowered.fused for node in each.nodes if node.op == "gemm"]
     assert sorted(map(id, fused)) == sorted(map(id, products_of))
-    assert all(each.inputs == each.nodes[0].inputs for each in tuned.lowered.fused)
+    alone = [each for each in tuned.lowered.fused if len(each.nodes) == 1]
+    assert alone and all(each.inputs == each.nodes[0].inputs for each in alone)
     again = tune(graph, SITE, "fast", store=store)
     assert all(piece.cached for piece in again.report.pieces)
     assert [p.settings for p in again.report.pieces] == [p.settings for p in tuned.report.pieces]
