@@ -87,8 +87,8 @@ class Taken(NamedTuple):
     """Counters of a captured launch."""
 
     counters: Counters
-    index: int
-    count: int
+    first: int
+    size: int
 
 
 _taken: ContextVar[list[Taken] | None] = ContextVar("_taken", default=None)
@@ -118,7 +118,7 @@ def taking(device: int) -> Iterator[list[Taken]]:
 def give_back(taken: list[Taken], ran: Any) -> None:
     """Let counters be taken again, after the event `ran` that follows their graph's last launch."""
     for each in taken:
-        each.counters._returned.append((each.index, each.count, ran))
+        each.counters._returned.append((each.first, each.size, ran))
 
 
 _lock = threading.Lock()
