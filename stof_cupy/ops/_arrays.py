@@ -28,6 +28,7 @@ __all__ = [
     "aligned",
     "backend",
     "check_dtype",
+    "check_eps",
     "check_no_overlap",
     "check_out",
     "check_shape",
@@ -119,6 +120,13 @@ def real(name: str, value: Any, expected: str) -> float:
         array = isinstance(value, np.ndarray)
         got = f"an array of shape {value.shape}" if array else repr(value)
         raise ArgumentError(mismatch(name, got, expected)) from None
+
+
+def check_eps(eps: Any) -> None:
+    """Raise ArgumentError unless `eps` is what a norm may add to a variance."""
+    expected = "a positive number that float32 can hold"
+    if not FLOAT32_TINY <= real("eps", eps, expected) <= FLOAT32_MAX:
+        raise ArgumentError(mismatch("eps", eps, expected))
 
 
 def device_dtype(name: str, x: Array) -> str:
