@@ -48,11 +48,11 @@ def predicted(graph: Graph, cell: Cell, mask: Any, facts: Any = H100) -> list[tu
     found = []
     for node in nodes:
         source = node.inputs[0]
-        if node.op == "layer_norm" and source in nodes and uses[source] == 1:
+        if node.op in ("layer_norm", "rms_norm") and source in nodes and uses[source] == 1:
             joined = _joined_us(source, sizes, facts)
             if joined is not None:
                 label, _ = found.pop()
-                found.append((f"{label} + layer_norm", joined))
+                found.append((f"{label} + {node.op}", joined))
                 continue
         found.append((_label(node, sizes), _us(node, sizes, mask, facts)))
     return found

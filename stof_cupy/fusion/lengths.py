@@ -15,8 +15,9 @@ from stof_cupy.jit.decoder_kernels import rotary as rotary_spec
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
 from stof_cupy.jit.spec import KernelSpec
-from stof_cupy.ops import gemm_choice, gemm_model, gemm_sm80
+from stof_cupy.ops import gemm_choice, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_vendor import Vendor
 
 __all__ = ["kernels", "norm_kernels"]
 
@@ -24,7 +25,7 @@ __all__ = ["kernels", "norm_kernels"]
 def kernels(
     nodes: Iterable[Node], sizes: Mapping[str, int], dtype: str, facts: DeviceFacts
 ) -> dict[KernelSpec, None]:
-    """Return what the model chooses for products at the lengths of the class of `sizes`.
+    """Return what is chosen of our own for products at the lengths of the class of `sizes`.
 
     So that all of them are compiled when the class is first met, and none at another length of it.
     """
@@ -48,24 +49,24 @@ def _kernels(
     for problem in _problems(node, sizes, dtype):
         if node.op == "turned_gemm" and not _turns(problem, node, facts):
             problem = _unturned(problem)
-        choice = gemm_model.choose(problem, layout_of(problem), facts)
-        if isinstance(choice, gemm_sm80.Config):
-            found[choice.spec(problem)] = None
-        else:
+        choice = gemm_choice.choices(problem, layout_of(problem), facts)[-1]
+        if isinstance(choice, gemm_sm90.Plan):
             found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
+        elif not isinstance(choice, Vendor):
+            found[choice.spec(problem)] = None
     return found
 
 
 def _problems(node: Node, sizes: Mapping[str, int], dtype: str) -> Iterator[Problem]:
     """Yield a product at lengths of the class of `sizes`, so that every choice is met."""
     most = shapes_class(sizes).get("seq", 0)
-    # A choice changes where another row of tiles begins.
-    rows = max(problem_of(node, {**sizes, "seq": 1}).m, 1)
-    step = max(_ROWS // rows, most // (2 * _LENGTHS), 1)
-    for seq in range(most, most // 2, -step):
+    rows, seq = max(problem_of(node, {**sizes, "seq": 1}).m, 1), most
+    while seq > most // 2:
         problem = replace(problem_of(node, {**sizes, "seq": seq}), dtype=dtype)
         if problem.m:
             yield problem
+        fine = next((step for upto, step in _ROWS if problem.m <= upto), _MANY)
+        seq -= max(fine // rows, most // (2 * _LENGTHS), 1)
 
 
 def norm_kernels(
@@ -103,8 +104,9 @@ def _unturned(problem: Problem) -> Problem:
 _NORMS = {"layer_norm": catalogue.layer_norm, "rms_norm": catalogue.rms_norm}
 """Kernels of norms, by operator."""
 
-_ROWS = 64
-"""Of the smallest tile."""
+_ROWS, _MANY = ((64, 1), (512, 8)), 64
+"""Up to how many rows a choice changes with how many more: where another row of tiles begins, and
+the smallest tiles are those of few rows."""
 
 _LENGTHS = 512
 """Lengths of a class that are looked at, at most; one takes a fifth of a millisecond."""

@@ -1,8 +1,9 @@
 """A product by a weight, and which of the kernels for it to take: what there is to search on CUDA.
 
-A setting names a kernel by its place in :data:`CHOICES`, and the pieces that K is cut into. The
-empty setting leaves the choice to the model of `ops.gemm_model`, for each size anew; any other is
-kept for a whole class of sizes, so that another length asks for no other kernel.
+A setting names a kernel by its place in :data:`CHOICES`, the pieces that K is cut into, and where
+clusters share all steps how many do. The empty setting leaves the choice to the model of
+`ops.gemm_model`, for each size anew; any other is kept for a whole class of sizes, so that another
+length asks for no other kernel.
 """
 
 from __future__ import annotations
@@ -154,18 +155,21 @@ def _estimates(problem: Problem, facts: DeviceFacts) -> Mapping[Setting, float]:
 def _setting(choice: gemm_model.Choice) -> Setting:
     if isinstance(choice, gemm_sm80.Config):
         return (("kernel", CHOICES.index(choice.tile)), ("splits", 1))
-    return (("kernel", CHOICES.index(choice.config)), ("splits", choice.splits))
+    stream = (("stream", choice.stream),) if choice.stream else ()
+    return (("kernel", CHOICES.index(choice.config)), ("splits", choice.splits), *stream)
 
 
 def _choice(setting: Setting) -> gemm_model.Choice | None:
     """Return what a setting names; None: the model's choice."""
     if not setting:
         return None
-    number, splits = (value for _, value in setting)
+    named = dict(setting)
+    number = named["kernel"]
     if number < len(GEMM_TILES):
         return gemm_sm80.Config(GEMM_TILES[number])
     if number < len(CHOICES):
-        return gemm_sm90.Plan(GEMM_SM90_CONFIGS[number - len(GEMM_TILES)], splits)
+        config = GEMM_SM90_CONFIGS[number - len(GEMM_TILES)]
+        return gemm_sm90.Plan(config, named["splits"], stream=named.get("stream", 0))
     return None
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stof_cupy.graph.recorder import Recording
+from stof_cupy.ops._counters import Taken, give_back, taking
 
 __all__ = ["CudaRecorder"]
 
@@ -36,15 +37,16 @@ class CudaRecorder:
             with stream, cupy.cuda.using_allocator(pool.malloc):
                 run()
                 stream.synchronize()
-                # Relaxed: the pool may have to grow once more.
-                stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
-                try:
-                    result = run()
-                finally:
-                    graph = stream.end_capture()
+                with taking(self._device) as taken:
+                    # Relaxed: the pool may have to grow once more.
+                    stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+                    try:
+                        result = run()
+                    finally:
+                        graph = stream.end_capture()
             graph.upload(stream)
             stream.synchronize()
-            return _CudaRecording(graph, pool, stream), result
+            return _CudaRecording(graph, pool, stream, taken), result
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Return the time of a run as a graph, without what the host adds: a `bench.Stopwatch`."""
@@ -73,10 +75,13 @@ _ENOUGH = 0.01
 
 
 class _CudaRecording:
-    def __init__(self, graph: Any, pool: Any, stream: Any) -> None:
-        self._graph, self._pool = graph, pool
+    def __init__(self, graph: Any, pool: Any, stream: Any, taken: list[Taken]) -> None:
+        self._graph, self._pool, self._taken = graph, pool, taken
         self._stream = stream  # the pool's free blocks belong to it
         self._used: Any = None
+
+    def __del__(self) -> None:
+        give_back(self._taken, self._used)
 
     @property
     def nbytes(self) -> int:

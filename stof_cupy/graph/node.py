@@ -56,9 +56,13 @@ class Node:
 
 
 def reference(value: Any) -> str:
-    """Return how a node is referred to: ``%3`` or a constant's quoted name; else the repr."""
+    """Return how a node is referred to: ``%3`` or a constant's quoted name; else the repr.
+
+    Of an array type and shape.
+    """
     if not isinstance(value, Node):
-        return repr(value)
+        shape = getattr(value, "shape", None)
+        return repr(value) if shape is None else f"{type(value).__name__} {tuple(shape)}"
     return f'"{value.name}"' if value.op == "constant" else f"%{value.index}"
 
 

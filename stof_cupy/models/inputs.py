@@ -220,9 +220,12 @@ def lower_mask(mask: Any, shape: tuple[int, int, int, int], target: Target) -> A
     MaskError, ShapeError, DTypeError, ArgumentError
         If it is of another shape, not boolean, or not a mask.
     """
-    seq = shape[3]
+    batch, _, _, seq = shape
     if mask is None:
         return None
+    if getattr(mask, "shape", None) == (batch, seq) != (seq, seq):  # as others mask padding
+        hint = "shapes are (queries, keys); what is padding is said by lengths"
+        raise ShapeError(mismatch("mask", (batch, seq), (seq, seq), hint))
     if isinstance(mask, str):
         return _spec(mask, seq)
     if callable(mask):

@@ -28,6 +28,7 @@ __all__ = [
     "aligned",
     "backend",
     "check_dtype",
+    "check_eps",
     "check_no_overlap",
     "check_out",
     "check_shape",
@@ -35,6 +36,7 @@ __all__ = [
     "empty_in_order_of",
     "is_cupy",
     "pointer",
+    "real",
     "unit_last",
 ]
 
@@ -95,13 +97,36 @@ def check_shape(name: str, x: Array, expected: Sequence[int | str]) -> None:
 
 def check_dtype(name: str, x: Array, like: Array | None = None, like_name: str = "") -> None:
     """Raise DTypeError unless `x` is a float array, of the dtype of `like` if that is given."""
+    if x is None:  # which `backend` passes over
+        raise DTypeError(mismatch(name, None, "an array"))
     if not is_float(x.dtype):
         raise DTypeError(
             mismatch(name, dtype_name(x.dtype), "float16, bfloat16, float32 or float64")
         )
     if like is not None and x.dtype != like.dtype:
-        expected = f"{dtype_name(like.dtype)} like {like_name}"
-        raise DTypeError(mismatch(name, dtype_name(x.dtype), expected))
+        got, expected = dtype_name(x.dtype), dtype_name(like.dtype)
+        if got == expected:  # of other byte orders
+            got, expected = x.dtype.str, like.dtype.str
+        raise DTypeError(mismatch(name, got, f"{expected} like {like_name}"))
+
+
+def real(name: str, value: Any, expected: str) -> float:
+    """Return a number of any type, also of those that NumPy does not know, as a float."""
+    try:
+        if isinstance(value, bool | str | bytes | np.bool_ | np.ndarray):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        array = isinstance(value, np.ndarray)
+        got = f"an array of shape {value.shape}" if array else repr(value)
+        raise ArgumentError(mismatch(name, got, expected)) from None
+
+
+def check_eps(eps: Any) -> None:
+    """Raise ArgumentError unless `eps` is what a norm may add to a variance."""
+    expected = "a positive number that float32 can hold"
+    if not FLOAT32_TINY <= real("eps", eps, expected) <= FLOAT32_MAX:
+        raise ArgumentError(mismatch("eps", eps, expected))
 
 
 def device_dtype(name: str, x: Array) -> str:

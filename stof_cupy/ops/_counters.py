@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stof_cupy.errors import UnsupportedError, mismatch
 
-__all__ = ["Counters", "counters"]
+__all__ = ["Counters", "Taken", "counters", "give_back", "taking"]
 
 
 class Counters:
@@ -17,7 +21,7 @@ class Counters:
 
     Two kernels that run at the same time must not share one. Launches take them in turn, so one
     comes again after 2**18 words have been given out. A launch that a stream captures may run at
-    any time, so it takes one for good.
+    any time, so it takes one for good, or until its graph is gone: see `taking`.
     """
 
     _TURNS = 2**18
@@ -27,7 +31,7 @@ class Counters:
         import cupy
 
         if cupy.cuda.get_current_stream().is_capturing():
-            hint = "call attention once on this device before"
+            hint = "run it once on this device before"
             raise UnsupportedError(mismatch("first call", "in a stream capture", "eager", hint))
         # Not from CuPy's pool, which could be of a stream: the words are zeroed for all streams.
         with cupy.cuda.using_allocator(None):
@@ -35,6 +39,9 @@ class Counters:
         cupy.cuda.get_current_stream().synchronize()
         self._lock = threading.Lock()
         self._turn, self._captured = 0, 0
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # captured ones, by count
+        # Appended to by whoever drops a graph, the garbage collector too, so under no lock.
+        self._returned: deque[tuple[int, int, Any]] = deque()
 
     def take(self, count: int = 1) -> int:
         """Return the address of `count` counters for one launch on the current stream."""
@@ -42,12 +49,7 @@ class Counters:
 
         with self._lock:
             if cupy.cuda.get_current_stream().is_capturing():
-                index = self._captured
-                if index + count > self._CAPTURED:
-                    got = f"more than {self._CAPTURED} counters"
-                    raise UnsupportedError(mismatch("captured launches", got, "fewer"))
-                self._captured += count
-                index += self._TURNS
+                index = self._for_graph(count)
             else:
                 if self._turn + count > self._TURNS:
                     self._turn = 0
@@ -55,16 +57,77 @@ class Counters:
                 self._turn += count
         return int(self._words.data.ptr) + 4 * index
 
+    def _for_graph(self, count: int) -> int:
+        count = 1 << (count - 1).bit_length()  # few sizes, so that one serves many launches
+        if self._free[count]:
+            index = self._free[count].pop()
+        else:
+            if self._captured + count > self._CAPTURED:
+                got = f"more than {self._CAPTURED} counters"
+                raise UnsupportedError(mismatch("captured launches", got, "fewer"))
+            index = self._TURNS + self._captured
+            self._captured += count
+        taken = _taken.get()
+        if taken is not None:
+            taken.append(Taken(self, index, count))
+        return index
+
+    def _reclaim(self) -> None:
+        """Let those be taken again whose graphs are gone and have run."""
+        with self._lock:
+            for _ in range(len(self._returned)):
+                index, count, ran = self._returned.popleft()
+                if ran is None or ran.done:
+                    self._free[count].append(index)
+                else:
+                    self._returned.append((index, count, ran))
+
+
+class Taken(NamedTuple):
+    """Counters of a captured launch."""
+
+    counters: Counters
+    first: int
+    size: int
+
+
+_taken: ContextVar[list[Taken] | None] = ContextVar("_taken", default=None)
+
+
+@contextmanager
+def taking(device: int) -> Iterator[list[Taken]]:
+    """Give what launches that this thread captures meanwhile take, for `give_back` to be told.
+
+    Begun before the capture, in which no event may be asked whether it is done.
+    """
+    with _lock:
+        made = _made.get(device)
+    if made is not None:
+        made._reclaim()
+    taken: list[Taken] = []
+    token = _taken.set(taken)
+    try:
+        yield taken
+    except BaseException:
+        give_back(taken, None)
+        raise
+    finally:
+        _taken.reset(token)
+
+
+def give_back(taken: list[Taken], ran: Any) -> None:
+    """Let counters be taken again, after the event `ran` that follows their graph's last launch."""
+    for each in taken:
+        each.counters._returned.append((each.first, each.size, ran))
+
 
 _lock = threading.Lock()
+_made: dict[int, Counters] = {}
 
 
 def counters(device: int) -> Counters:
     """Return the counters of the current device, whose number this is."""
     with _lock:
-        return _of(device)
-
-
-@cache
-def _of(device: int) -> Counters:
-    return Counters()
+        if device not in _made:
+            _made[device] = Counters()
+        return _made[device]

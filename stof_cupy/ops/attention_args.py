@@ -22,6 +22,7 @@ from stof_cupy.ops._arrays import (
     check_shape,
     device_dtype,
     is_cupy,
+    real,
 )
 from stof_cupy.ops.relative_bias import RelativeBias
 
@@ -148,12 +149,12 @@ def _complete(scores: Scores, problem: Problem) -> Scores:
     scale, softcap = 1.0 / math.sqrt(problem.dim_qk), scores.softcap
     if scores.scale is not None:
         expected = "a real number of at most 1.7e38, half of float32's largest"
-        scale = _real("scale", scores.scale, expected)
+        scale = real("scale", scores.scale, expected)
         if not abs(scale) <= FLOAT32_MAX / 2:
             raise ArgumentError(mismatch("scale", scores.scale, expected))
     if softcap is not None:
         expected = "a positive number up to 2**64, scale / softcap within float32"
-        softcap = _real("softcap", softcap, expected)
+        softcap = real("softcap", softcap, expected)
         if not 0 < softcap <= _MOST_CAP or abs(scale / softcap) > FLOAT32_MAX:
             raise ArgumentError(mismatch("softcap", scores.softcap, expected, "None: no cap"))
     for name, x in (("alibi", scores.alibi), ("sinks", scores.sinks)):
@@ -168,18 +169,6 @@ def _complete(scores: Scores, problem: Problem) -> Scores:
     elif bias is not None:
         bias = _broadcast(bias, (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return replace(scores, scale=scale, softcap=softcap, bias=bias)
-
-
-def _real(name: str, value: Any, expected: str) -> float:
-    """Return a number of any type, also of those that NumPy does not know, as a float."""
-    try:
-        if isinstance(value, bool | str | bytes | np.bool_ | np.ndarray):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        array = isinstance(value, np.ndarray)
-        got = f"an array of shape {value.shape}" if array else repr(value)
-        raise ArgumentError(mismatch(name, got, expected)) from None
 
 
 def _broadcast(bias: Array, shape: tuple[int, int, int, int]) -> Array:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.jit import epilogues
 from stof_cupy.jit.epilogues import EpilogueKind
+from stof_cupy.ops._arrays import FLOAT32_MAX, real
 
 __all__ = ["ACTIVATIONS", "SLAB", "TURNED_HEAD_DIMS", "Epilogue", "Normed", "Rotary"]
 
@@ -107,8 +110,8 @@ class Epilogue:
     Raises
     ------
     ArgumentError
-        If `activation` is not one of the above, or None of a gated one, or `statistics` or `rotary`
-        are of a gated one.
+        If `activation` is not one of the above, or None of a gated one, `statistics` or `rotary`
+        are of a gated one, or `scale` or `heads` is no number of its kind.
 
     Examples
     --------
@@ -135,6 +138,14 @@ class Epilogue:
         for name in ("rotary", "statistics") if self.gated else ():
             if getattr(self, name) is not None:
                 raise ArgumentError(mismatch(name, "one of a gated product", None))
+        if self.scale is not None:
+            expected = "a number that float32 can hold"
+            if not abs(real("scale", self.scale, expected)) <= FLOAT32_MAX:
+                raise ArgumentError(mismatch("scale", self.scale, expected))
+        heads = self.heads
+        whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
+        if heads is not None and not whole:
+            raise ArgumentError(mismatch("heads", repr(heads), "an integer"))
 
     @property
     def kind(self) -> EpilogueKind:

@@ -18,12 +18,11 @@ from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
 from stof_cupy.jit import gemm_statistics
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import (
-    FLOAT32_MAX,
-    FLOAT32_TINY,
     Array,
     aligned,
     backend,
     check_dtype,
+    check_eps,
     check_shape,
     device_dtype,
     pointer,
@@ -179,8 +178,7 @@ def merged_statistics(
 
 
 def _check(eps: float, out: Array | None, rows: int) -> None:
-    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
-        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    check_eps(eps)
     if out is None:
         return
     check_shape("out", out, (rows, 2))

@@ -170,7 +170,7 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
     --------
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
-    >>> choose_norm(Problem("bfloat16", 32768, 768, 3072), Layout(), h100) is None
+    >>> choose_norm(Problem("bfloat16", 16, 768, 768), Layout(), h100) is None
     True
     """
     constants = Constants()

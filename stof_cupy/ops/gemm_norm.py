@@ -8,10 +8,9 @@ from __future__ import annotations
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.ops import gemm_choice, gemm_sm90
 from stof_cupy.ops._arrays import (
-    FLOAT32_MAX,
-    FLOAT32_TINY,
     Array,
     check_dtype,
+    check_eps,
     check_no_overlap,
     check_shape,
 )
@@ -131,8 +130,7 @@ def _normalised(
         check_dtype(name, x, a, "a")
         check_shape(name, x, (problem.n,))
     check_no_overlap(out, **weights)
-    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
-        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    check_eps(eps)
     plan = None
     if where == "cuda" and problem.m:
         plan = _choose(problem, a, b)

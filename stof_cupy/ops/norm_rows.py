@@ -7,12 +7,11 @@ from typing import Any
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import (
-    FLOAT32_MAX,
-    FLOAT32_TINY,
     Array,
     aligned,
     backend,
     check_dtype,
+    check_eps,
     check_no_overlap,
     check_out,
     check_shape,
@@ -53,8 +52,7 @@ def validate(
         check_no_overlap(to, x, name, x=x, **weights)
         check_no_overlap(to, residual, name, residual=residual)
     check_no_overlap(out, sum_out=sum_out)
-    if not FLOAT32_TINY <= eps <= FLOAT32_MAX:
-        raise ArgumentError(mismatch("eps", eps, "a positive number that float32 can hold"))
+    check_eps(eps)
     return where
 
 

@@ -161,6 +161,7 @@ BAD_RUNS = {
         ShapeError,
         r"mask.*\(5, 5\).*\(4, 4\)",
     ),
+    "padding of others": ({"mask": ones(4)[:2]}, ShapeError, r"\(2, 4\).*\(4, 4\).*by lengths"),
     "pattern of another length": ({"mask": masks.causal(7)}, ShapeError, r"\(7, 7\).*\(4, 4\)"),
     "callable's mask of another length": (
         {"mask": lambda s: ones(s - 1)},

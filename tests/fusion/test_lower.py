@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from stof_cupy.fusion.lower import extract, lower, lower_one
 from stof_cupy.fusion.scheme import Scheme
 from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.graph.registry import OPS
-from stof_cupy.ops import gemm_choice, gemm_model, reference_decoder
+from stof_cupy.ops import reference_decoder
 from tests.fusion.stacks import WIDTH, constant, norm, paper_stack
 from tests.fusion.test_tune import H100
 
@@ -246,7 +247,7 @@ def test_the_kernel_of_product_and_rms_norm() -> None:
     np.testing.assert_allclose(got, meaning.evaluate(g, {"x": given})["y"], atol=1e-5)
 
 
-def test_a_norm_costs_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_norm_costs_what_the_model_says(hopper: Callable[[bool], None]) -> None:
     """One kernel, where it is expected to be faster than two."""
     g = Graph("wide")
     x = g.input("x", ("batch", "seq", 768), "float")
@@ -258,26 +259,27 @@ def test_a_norm_costs_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> No
     found = {}
     for rows in (8, 512):
         for on in (False, True):
-            monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", on)
-            gemm_model.choose_norm.cache_clear()
-            gemm_choice.norm.cache_clear()
+            hopper(on)
             found[rows, on] = kernel.seconds(nodes, {"batch": 64, "seq": rows}, 2, machine, ())
-    gemm_model.choose_norm.cache_clear()
-    gemm_choice.norm.cache_clear()
     assert found[512, True] < 0.8 * found[512, False]
     assert found[8, True] <= found[8, False]
 
 
+@pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
-def test_the_norm_of_a_product_is_compiled_ahead(op: str) -> None:
+def test_the_norm_of_a_product_is_compiled_ahead(
+    op: str, every: bool, hopper: Callable[[bool], None]
+) -> None:
     """Where both are two kernels at some length, it is that norm's."""
+    hopper(every)
     g = Graph("normed")
     x = g.input("x", ("batch", "seq", 64), "float")
     y = g.gemm(x, constant(g, "w", 64, 64))
     gains = [constant(g, name, 64) for name in ("gain", "shift")[: 2 - (op == "rms_norm")]]
     norm = getattr(g, op)(y, *gains, eps=1e-6)
     found = norm_kernels([norm], {"batch": 2, "seq": 100}, "float16", H100)
-    assert [spec.name for spec in found] == [f"{op}_f16"]
+    in_one = ["gemm_sm90_f16_128x64_c1_norm1"] if every else []
+    assert [spec.name for spec in found] == [f"{op}_f16", *in_one]
 
 
 def test_a_norm_of_a_sum_of_rows_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from stof_cupy.fusion.tune import tune
 from stof_cupy.graph import Graph, Node, meaning
 from stof_cupy.jit.gemm_pair import PAIR_TILES
 from stof_cupy.ops import gemm_gemm as ops
-from stof_cupy.ops import gemm_model
 from tests.fusion.test_tune import H100
 
 MACHINE = machine_of(H100)
@@ -61,11 +61,12 @@ def test_what_is_a_pair() -> None:
     assert not pairs.is_pair([first, g.gemm(first, constant(g, "v", 8, 4))])
 
 
-def test_settings_are_the_tiles_that_fit_best_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_the_tiles_that_fit_best_first(hopper: Callable[[bool], None]) -> None:
+    hopper(False)
     nodes = left_of(mlp())
     assert pairs.settings(nodes, SIZES, NUMPY) == ((),)
-    assert pairs.settings(nodes, SIZES, MACHINE) == ((),)  # no GPU has run them
-    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
+    assert pairs.settings(nodes, SIZES, MACHINE) == ((),)
+    hopper(True)
     found = pairs.settings(nodes, SIZES, MACHINE)
     times = [pairs.predicted(nodes, SIZES, 2, MACHINE, each) for each in found]
     assert len(found) == len(PAIR_TILES) and times == sorted(times)
@@ -121,14 +122,15 @@ class _OfDevice(np.ndarray):
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_search_by_analysis_takes_it_where_it_is_expected_to_be_faster(
-    gated: bool, monkeypatch: pytest.MonkeyPatch
+    gated: bool, hopper: Callable[[bool], None]
 ) -> None:
     def runs_as_one(graph: Graph, batch: int = 8) -> bool:
         site = Site("cuda", "bfloat16", None, MACHINE, {**SIZES, "batch": batch})
         fused = tune(graph, site, "fast").lowered.fused
         return any([node.op for node in each.nodes] == ["gemm", "gemm"] for each in fused)
 
+    hopper(False)
     assert not runs_as_one(mlp(gated=gated))
-    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
+    hopper(True)
     assert runs_as_one(mlp(gated=gated))
     assert not runs_as_one(mlp(1024, gated=gated), batch=256)

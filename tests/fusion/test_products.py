@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stof_cupy.graph import Graph, Node
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS
 from stof_cupy.jit.gemm_sm90 import gemm_sm90 as gemm_sm90_spec
+from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_sm90 import Layout
@@ -56,6 +58,12 @@ def layer() -> Graph:
         x = g.add(g.gemm(h, down), y)
     g.output("y", x)
     return structured(g)
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["some", "all of Hopper"])
+def every(request: pytest.FixtureRequest, hopper: Callable[[bool], None]) -> bool:
+    hopper(request.param)
+    return bool(request.param)
 
 
 def test_without_a_gpu_there_is_nothing_to_set() -> None:
@@ -128,11 +136,14 @@ def test_a_tuned_layer_names_a_kernel_for_every_product(tmp_path: Path) -> None:
     store = SchemeStore(tmp_path)
     graph = layer()
     off = tune(graph, SITE, "off")
-    assert not off.lowered.fused  # each by its own call, which chooses for every size
+    # A product alone by its own call, which chooses for every size.
+    assert all(len(each.nodes) > 1 for each in off.lowered.fused)
     tuned = tune(graph, SITE, "fast", store=store)
     products_of = [node for node in tuned.lowered.graph.nodes() if node.op == "gemm"]
-    assert {each.nodes[-1] for each in tuned.lowered.fused} == set(products_of)
-    assert all(each.inputs == each.nodes[0].inputs for each in tuned.lowered.fused)
+    fused = [node for each in tuned.lowered.fused for node in each.nodes if node.op == "gemm"]
+    assert sorted(map(id, fused)) == sorted(map(id, products_of))
+    alone = [each for each in tuned.lowered.fused if len(each.nodes) == 1]
+    assert alone and all(each.inputs == each.nodes[0].inputs for each in alone)
     again = tune(graph, SITE, "fast", store=store)
     assert all(piece.cached for piece in again.report.pieces)
     assert [p.settings for p in again.report.pieces] == [p.settings for p in tuned.report.pieces]
@@ -205,13 +216,24 @@ def test_no_length_of_a_class_asks_for_another_kernel(batch: int) -> None:
     ahead = lengths.kernels([node], {"batch": batch, "seq": 1500}, "bfloat16", H100)
     for seq in range(1025, 2049):
         problem = Problem("bfloat16", batch * seq, 2304, 768, products._kind(node))
-        choice = gemm_model.choose(problem, Layout(), H100)
-        spec = (
-            choice.spec(problem)
-            if isinstance(choice, gemm_sm80.Config)
-            else gemm_sm90_spec("bfloat16", choice.config, problem.epilogue)
-        )
-        assert spec in ahead
+        assert spec_of(problem) in ahead
+
+
+@pytest.mark.parametrize(("batch", "most"), [(3, 8), (1, 32), (8, 32), (1, 256), (3, 64)])
+def test_nor_one_of_few_rows(batch: int, most: int) -> None:
+    node = product(768, 3072)
+    ahead = lengths.kernels([node], {"batch": batch, "seq": most}, "bfloat16", H100)
+    for seq in range(most // 2 + 1, most + 1):
+        assert spec_of(Problem("bfloat16", batch * seq, 768, 3072, products._kind(node))) in ahead
+
+
+def spec_of(problem: Problem) -> KernelSpec:
+    """Return the kernel that `gemm` runs."""
+    choice = gemm_choice.choices(problem, Layout(), H100)[-1]
+    if isinstance(choice, gemm_sm90.Plan):
+        return gemm_sm90_spec("bfloat16", choice.config, problem.epilogue)
+    assert not isinstance(choice, Vendor)
+    return choice.spec(problem)
 
 
 def test_what_gemm_itself_would_choose_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,7 @@ def test_constants_are_kept_without_a_copy() -> None:
         (lambda g, x: g.layer_norm(x, x, x, eps="1"), GraphError, r"eps: got '1'"),
         (lambda g, x: g.gelu(Graph("b").input("z", (1,), "float")), GraphError, r"of this graph"),
         (lambda g, x: g.output("y", Graph("b").input("z", (1,), "int")), GraphError, r"output 'y'"),
+        (lambda g, x: g.output("a", np.ones(2)), GraphError, r"'a': got ndarray \(2,\), expected"),
         (lambda g, x: g.output("y", x), GraphError, r"output 'y': got %0, expected %5"),
         (lambda g, x: g.output("m", g.input("m", (2, 2), "mask")), GraphError, r"got mask, exp"),
         (lambda g, x: g.gelu(g.input("i", (2,), "int")), GraphError, r"x: got %6 = .*dtype float"),

@@ -49,6 +49,16 @@ def test_other_bad_arguments():
         gemm(a, b, epilogue="gelu")
     with pytest.raises(ArgumentError, match="possibly shared with a"):
         gemm(a, b, out=a)
+    with pytest.raises(DTypeError, match="b: got None"):
+        gemm(a, None)
+    with pytest.raises(DTypeError, match=r"b: got <f4, expected >f4 like a"):
+        gemm(a.astype(">f4"), b.astype("<f4"))
+    for scale in ("2", np.ones(3), float("nan"), 1e39, True):
+        with pytest.raises(ArgumentError, match=r"scale: got .*, expected a number that float32"):
+            Epilogue(scale=scale)
+    for heads in (2.0, True, "2"):
+        with pytest.raises(ArgumentError, match=r"heads: got .*, expected an integer"):
+            Epilogue(heads=heads)
 
 
 def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False, tile=None):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stof_cupy.jit import launch
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.ops import gemm_choice, gemm_model, gemm_timing, gemm_vendor
 from stof_cupy.ops.gemm_args import Problem, validate
@@ -26,6 +27,8 @@ CACHED = (gemm_choice.choices, gemm_choice.norm, gemm_choice._stored)
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kernels = launch.store()  # which are no times: none is to be compiled anew
+    monkeypatch.setattr(launch, "store", lambda: kernels)
     monkeypatch.setenv("STOF_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
     for each in (*CACHED, gemm_model.choose, gemm_model.choose_norm):

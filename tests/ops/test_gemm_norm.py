@@ -69,8 +69,9 @@ def test_bad_arguments() -> None:
         gemm_layer_norm(a, b, w[:3], w, eps=EPS)
     with pytest.raises(DTypeError, match="bias: got float64"):
         gemm_layer_norm(a, b, w, w.astype(np.float64), eps=EPS)
-    with pytest.raises(ArgumentError, match="eps"):
-        gemm_layer_norm(a, b, w, w, eps=0.0)
+    for eps in (0.0, "1e-5", None, np.ones(2)):
+        with pytest.raises(ArgumentError, match=r"eps: got .*, expected a positive number"):
+            gemm_layer_norm(a, b, w, w, eps=eps)
     with pytest.raises(ShapeError, match="weight: got"):
         gemm_rms_norm(a, b, w[:3], eps=EPS)
     with pytest.raises(ShapeError, match="at least one column"):

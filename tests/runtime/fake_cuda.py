@@ -258,6 +258,8 @@ class Device:
 
 
 class Event:
+    done = True
+
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 

@@ -77,7 +77,9 @@ def test_a_replay_only_copies_and_launches(told: dict[str, Any], case: str) -> N
 )
 def test_launches_of_a_layer(told: dict[str, Any], case: str, a_layer: int, beside: int) -> None:
     """Products with all that follows, attention, norms; LLaMA's products turn queries and keys."""
-    assert len(kernels(told[case]["runs"][0])) == 2 * a_layer + beside
+    names = kernels(told[case]["runs"][0])
+    in_one = sum(bool(re.search(r"_norm\d", name)) for name in names)  # of a product's kernel
+    assert len(names) + in_one == 2 * a_layer + beside
 
 
 def test_epilogues_are_fused(told: dict[str, Any]) -> None:
