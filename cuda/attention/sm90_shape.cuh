@@ -115,6 +115,7 @@ struct Params {
   int mask_batch, mask_head;  // strides of mask_of
   int batch, heads, heads_per_kv;
   int section;     // heads (of all batches) that are worked on at a time
+  int ahead;       // whether the next section's queries, keys and values are brought to L2
   int long_slots;  // query tiles of each head, the first of `work`, that come before,
   int splits;      // each in so many slices
   int seq_q, seq_k;

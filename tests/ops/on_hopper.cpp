@@ -30,6 +30,19 @@ void reach(int id, int members, bool wait) {
   }
 }
 
+// ---------------------------------------------------------------- what is brought to L2
+
+static std::vector<unsigned long long> brought;  // addresses
+
+extern "C" int take_brought(unsigned long long* to, int most) {
+  const int count = static_cast<int>(brought.size());
+  if (count <= most) {
+    std::copy(brought.begin(), brought.end(), to);
+    brought.clear();
+  }
+  return count;
+}
+
 // ---------------------------------------------------------------- mbarriers and copies
 
 struct MBarrier {
@@ -278,6 +291,10 @@ int launch(const Kernel& kernel, unsigned grid, unsigned seed) {
 }  // namespace host
 
 namespace stof::ptx {
+
+void prefetch_l2(const void* from) {
+  host::brought.push_back(reinterpret_cast<unsigned long long>(from));
+}
 
 void mbarrier_init(u32 barrier, u32 arrivals) {
   assert(barrier % 8 == 0 && arrivals > 0);

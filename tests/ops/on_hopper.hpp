@@ -120,6 +120,7 @@ bool mbarrier_try_wait(u32 barrier, u32 parity);
 bool mbarrier_test(u32 barrier, u32 parity);
 
 inline void prefetch(const TensorMap&) {}
+void prefetch_l2(const void* from);
 inline void after_earlier_kernels() {}
 inline u32 cluster_rank() { return host::rank(); }
 void store_async(u32 to, u32 barrier, u32 cta, float x, float y);

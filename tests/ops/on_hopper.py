@@ -58,16 +58,21 @@ def attend(
     overflow: bool = False,
     ctas: int = 3,
     section: int = 2,
+    ahead: bool = False,
     seed: int = 0,
-) -> None:
-    """Run the attention with a few CTAs, one after the other, as its launches say."""
+) -> set[int]:
+    """Run the attention with a few CTAs, one after the other, as its launches say.
+
+    Returns the addresses of what was brought to L2.
+    """
     with mock.patch.object(tensormap, "tensor_map", encode):
-        every, used = launches(config, args, ctas=ctas, section=section)
+        every, used = launches(config, args, ctas=ctas, section=section, ahead=ahead)
     flag = np.array([overflow], np.int32)
     for spec, grid, fields in every:
         fields["overflow"] = flag.ctypes.data
         launch(spec, grid, fields, seed=seed)
     assert used[0] == 0, "the next launch would not begin at the first row"
+    return _brought(every[0].spec)
 
 
 def encode(
@@ -85,8 +90,16 @@ def encode(
     return made + bytes(128 - len(made))
 
 
+def _brought(spec: KernelSpec) -> set[int]:
+    take = _library(spec).take_brought
+    some = np.empty(1 << 16, np.uint64)
+    count = take(ctypes.c_void_p(some.ctypes.data), len(some))
+    assert count <= len(some)
+    return {int(each) for each in some[:count]}
+
+
 @cache
-def _compiled(spec: KernelSpec) -> Callable[..., int]:
+def _library(spec: KernelSpec) -> ctypes.CDLL:
     source = _KERNEL.format(
         header=spec.header,
         type=spec.type,
@@ -95,7 +108,12 @@ def _compiled(spec: KernelSpec) -> Callable[..., int]:
         smem=spec.smem_bytes,
         cluster=spec.cluster,
     )
-    function = on_host.library(source).launch
+    return on_host.library(source)
+
+
+@cache
+def _compiled(spec: KernelSpec) -> Callable[..., int]:
+    function = _library(spec).launch
     function.restype = ctypes.c_int
     function.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     called: Callable[..., int] = function
