@@ -56,7 +56,8 @@ struct Scheduler {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
       if (!more) break;
-      if (p.ahead) bring_next_section(ticket, q_tiles);
+      // Beside what makes scores there are not enough registers.
+      if (!K::kTerms && p.ahead) bring_next_section(ticket, q_tiles);
       wait(K::asked(smem), position.count & 1, kAsked);
       position.advance();
       if (lane == 0) ticket = next(total);
