@@ -17,7 +17,6 @@ from stof_cupy.masks.tiles import FULL, Int64s, Tiles, grid
 
 __all__ = ["RowStats", "group_share", "row_stats", "tile_stats"]
 
-
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)  # of a byte
 
 

@@ -193,9 +193,9 @@ def shapes(case: Case) -> Iterator[Sm90Config]:
         found = [each.roomy(terms) for each in found]
     found = list(dict.fromkeys(found))
     yield from found
-    for whole in dict.fromkeys(replace(each, packed=True, halves=False) for each in found):
-        if whole.fault() is None and _scattered(whole, case):
-            yield whole
+    for packed in dict.fromkeys(replace(each, packed=True, halves=False) for each in found):
+        if packed.fault() is None and _scattered(packed, case):
+            yield packed
 
 
 def _scattered(shape: Sm90Config, case: Case) -> bool:
