@@ -111,8 +111,9 @@ def bench_segment(
 def bench_ablation(benchmark: Any, backend: str, batch: int, seq: int, way: str) -> None:
     sparse = way in ("ours", "ours, attention alone")
     mask = paper_masks.lowered("paper-bigbird", seq) if sparse else None
-    place = paper_layers.site(backend, batch, seq, {"mask": mask, "lengths": None})
-    graph = paper_layers.graph(LAYERS[backend], paper_layers.HIDDEN[backend])
+    layers = LAYERS[backend]
+    place = paper_layers.site(backend, batch, seq, paper_layers.masked(layers, mask))
+    graph = paper_layers.graph(layers, paper_layers.HIDDEN[backend])
     if way in ("ours", "ours, fusion alone"):
         lowered = tune(graph, place, "fast").lowered
     else:

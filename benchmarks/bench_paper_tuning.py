@@ -41,8 +41,9 @@ TILE = (64, 64)
 def record(benchmark: Any, backend: str, batch: int, seq: int, mode: str) -> None:
     """Tune once, and note what it took and gained."""
     mask = paper_masks.lowered("paper-bigbird", seq)
-    place = paper_layers.site(backend, batch, seq, {"mask": mask, "lengths": None})
-    graph = paper_layers.graph(LAYERS[backend], paper_layers.HIDDEN[backend])
+    layers = LAYERS[backend]
+    place = paper_layers.site(backend, batch, seq, paper_layers.masked(layers, mask))
+    graph = paper_layers.graph(layers, paper_layers.HIDDEN[backend])
     tuned = benchmark.pedantic(lambda: tune(graph, place, mode), rounds=1)
     report, spent = tuned.report, place.spent
     outcomes = [piece.outcome for piece in report.pieces if piece.outcome is not None]

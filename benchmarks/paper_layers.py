@@ -88,6 +88,11 @@ def site(backend: str, batch: int, seq: int, inputs: Mapping[str, Any]) -> Watch
     return made
 
 
+def masked(layers: int, mask: Any) -> dict[str, Any]:
+    """Return what a graph of so many layers is timed with: one mask in all of them."""
+    return {**dict.fromkeys((f"mask.{i}" for i in range(layers)), mask), "lengths": None}
+
+
 @lru_cache(maxsize=1)
 def graph(layers: int, hidden: int) -> Graph:
     """Return an encoder of random weights, after the rewrites that say what the operators are."""

@@ -60,6 +60,7 @@ def read_feeds(
         raise ArgumentError(mismatch("input", repr(unknown[0]), known))
     sizes: dict[str, tuple[int, str]] = {}
     feeds = {}
+    read: dict[Any, Any] = {}
     # Arrays first: they say what the batch is that the leading axes of masks have to fit.
     for name, node in sorted(declared.items(), key=lambda item: item[1].dtype == "mask"):
         value = inputs.get(name)
@@ -69,7 +70,11 @@ def read_feeds(
                 raise ArgumentError(mismatch(f"input {name!r}", "nothing", expected))
             continue
         if node.dtype == "mask":
-            feeds[name] = _mask(node, value, leads.get(name, []), sizes)
+            own = leads.get(name, [])
+            key = id(value), node.shape, *own  # layers have the same one, as a rule
+            if key not in read:
+                read[key] = _mask(node, value, own, sizes)
+            feeds[name] = read[key]
         else:
             feeds[name] = _array(node, value, float_dtype, device)
             _bind(node, feeds[name].shape, sizes)

@@ -82,9 +82,9 @@ class Model:
     ----------
     graph : Graph
         Unfused; inputs ``ids`` and, where the model has them, ``token_types``, ``positions``
-        (batch, seq), ``lengths``, ``rows`` (batch, picked), the masks ``mask`` of all layers or
-        ``mask.0``, ``mask.1`` and so on, and the caches ``cache_k.0``, ``cache_v.0`` and so on;
-        outputs ``hidden`` and, of language models, the ``logits`` of the tokens numbered `rows`.
+        (batch, seq), ``lengths``, ``rows`` (batch, picked), the masks ``mask.0``, ``mask.1`` and
+        so on, and the caches ``cache_k.0``, ``cache_v.0`` and so on; outputs ``hidden`` and, of
+        language models, the ``logits`` of the tokens numbered `rows`.
     vocab_size, max_positions, token_types : int
         Token ids are in ``[0, vocab_size)``, sequences at most `max_positions` tokens, token types
         in ``[0, token_types)``.
@@ -96,7 +96,7 @@ class Model:
         Decoders and encoder-decoders can generate. An image encoder's inputs are ``patches``
         (batch, seq, values) and ``places`` (seq, hidden), and masks.
     layer_masks : tuple of LayerMask
-        One a layer, where layers have masks of their own.
+        One a layer.
     bridge, decoder : Graph or None, Model or None
         Of an encoder-decoder, whose `graph` is the encoder: from its ``hidden`` to the inputs
         ``cross_k.0`` and so on of the decoder, which takes ``source_lengths`` too.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stof_cupy.errors import ConfigError, mismatch
-from stof_cupy.models import Model, shown
+from stof_cupy.models import LayerMask, Model, shown
 from stof_cupy.models.fields import INERT, Fields
 from stof_cupy.models.pooling import pooler_of
 
@@ -141,9 +141,9 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     graph = Graph("bert", ("batch", "seq", "picked") if head else ("batch", "seq"))
     layers = BertLayers(graph, weights, c)
     x = layers.embeddings()
-    mask = graph.input("mask", ("seq", "seq"), "mask")
     lengths = graph.input("lengths", ("batch",), "lengths")
     for i in range(c.num_hidden_layers):
+        mask = graph.input(f"mask.{i}", ("seq", "seq"), "mask")
         x = layers.encoder(f"encoder.layer.{i}", x, mask, lengths)
     graph.output("hidden", x)
     if head:
@@ -155,6 +155,7 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
         token_types=c.type_vocab_size,
         hidden_size=c.hidden_size,
         heads=c.num_attention_heads,
+        layer_masks=(LayerMask(),) * c.num_hidden_layers,
         pooler=pooler_of(weights, "pooler.dense", c.hidden_size),
     )
 

@@ -142,19 +142,17 @@ def masks_of(
     What `layer_masks` has for a layer takes the place of the family's there.
     """
     lowered = lower_mask(mask, shape, target)
-    if "mask" in model.graph.inputs:
-        if layer_masks:
-            expected = "None: all layers of this model have the same mask"
-            raise ArgumentError(mismatch("layer_masks", "masks by layer", expected))
-        return {"mask": lowered}
     replaced = _layer_masks(model, target, layer_masks, shape)
-    own = {each: _family_mask(each, shape[3]) for each in {*model.layer_masks}}
+    kinds = {id(kind): kind for kind in model.layer_masks}
+    own = {number: _family_mask(kind, shape[3]) for number, kind in kinds.items()}
     made: dict[int, Any] = {}
     masks = {}
     for layer, kind in enumerate(model.layer_masks):
-        base = replaced.get(layer, own[kind])
+        base = replaced[layer] if layer in replaced else own[id(kind)]
         # Equal masks stay one object, which is lowered and uploaded once.
-        masks[f"mask.{layer}"] = made.setdefault(id(base), _both(base, lowered))
+        if id(base) not in made:
+            made[id(base)] = _both(base, lowered)
+        masks[f"mask.{layer}"] = made[id(base)]
     return masks
 
 
@@ -166,8 +164,12 @@ def _layer_masks(
 ) -> dict[int, Any]:
     """Return the masks that a caller has for single layers, lowered."""
     count = len(model.layer_masks)
+    given = {} if layer_masks is None else layer_masks
+    if not isinstance(given, Mapping):
+        got = type(given).__name__
+        raise ArgumentError(mismatch("layer_masks", got, "a mapping of layers to masks"))
     replaced = {}
-    for layer, each in (layer_masks or {}).items():
+    for layer, each in given.items():
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
             raise ArgumentError(mismatch("layer_masks", repr(layer), f"layers 0 to {count - 1}"))
         replaced[layer] = lower_mask(each, shape, target)

@@ -11,7 +11,7 @@ import numpy as np
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, StofError, mismatch
 from stof_cupy.interop import Origin, export_array, import_array
-from stof_cupy.models import Model
+from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.checks import Checks, checked, integers
 from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
@@ -53,9 +53,10 @@ def is_list(x: Any) -> bool:
 
 
 def can_be_packed(model: Model) -> bool:
-    """Whether a model is told of tokens and one mask alone, and has no masks of its own."""
-    known = {"ids", "token_types", "mask", "lengths"}
-    return set(model.graph.inputs) <= known and model.feeds is None and not model.layer_masks
+    """Whether a model is an encoder told of tokens and masks alone, and has no masks of its own."""
+    given = {name for name, node in model.graph.inputs.items() if node.dtype != "mask"}
+    alone = model.kind == "encoder" and given <= {"ids", "token_types", "lengths"}
+    return alone and model.feeds is None and {*model.layer_masks} <= {LayerMask()}
 
 
 def run_list(
@@ -85,7 +86,7 @@ def run_list(
     origins = [origin or known for origin in given]
     with target.active():
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
-        if program is None:
+        if program is None or output not in program.graph.outputs:
             # Each is checked once more by its run: on the host, if that is where all are.
             there = any(origin.on_cuda for origin in origins)
             first = target if there else Target("numpy", target.dtype)
@@ -212,12 +213,11 @@ def _packed_inputs(
     everything = {
         "ids": ids,
         "token_types": _types(token_types, lengths, ids, model, target, later),
-        "mask": None,
         POSITIONS: target.put(positions(lengths)),
-        DOCUMENTS: None,
+        DOCUMENTS: packed_mask(None, lengths) if sum(lengths) else None,
     }
-    if sum(lengths):
-        everything["mask"] = packed_mask(mask, lengths)
-        everything[DOCUMENTS] = packed_mask(None, lengths)
     declared = program.graph.inputs
+    masks = [name for name, node in declared.items() if node.dtype == "mask"]
+    of_layers = packed_mask(mask, lengths) if sum(lengths) else None
+    everything = dict.fromkeys(masks, of_layers) | everything
     return {name: each for name, each in everything.items() if name in declared}, lengths

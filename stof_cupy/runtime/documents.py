@@ -66,14 +66,17 @@ class PackedProgram(Program):
     def _documents(self, inputs: Mapping[str, Any]) -> tuple[NDArray[Any], dict[str, bool]] | None:
         """Return the lengths of all sequences, and which masks are causal; None for other masks."""
         names = [name for name, node in self.graph.inputs.items() if node.dtype == "mask"]
-        found = {name: lengths_of(inputs.get(name)) for name in names}
+        masks = {name: inputs.get(name) for name in names}
+        distinct = {id(mask): mask for mask in masks.values()}  # layers have the same, as a rule
+        found = {number: lengths_of(mask) for number, mask in distinct.items()}
         first = next(iter(found.values()), None)
         if first is None or not first.lengths.sum():
             return None
         for each in found.values():
             if each is None or not np.array_equal(each.lengths, first.lengths):
                 return None
-        return first.lengths, {name: each.causal for name, each in found.items() if each}
+        causal = {number: each.causal for number, each in found.items() if each}
+        return first.lengths, {name: causal[id(mask)] for name, mask in masks.items()}
 
     def _mask(self, tokens: int, longest: int, causal: bool) -> Documents:
         key = tokens, longest, causal

@@ -152,12 +152,10 @@ class Program(Closing):
         def recorded(given: Mapping[str, Any]) -> dict[str, Array]:
             return call(ready.plain if given is arrays else ready.placed, given)
 
-        kept = [value for value in (*others.values(), finish) if value is not None]
-        key = (
-            id(ready),
-            tuple((n, x.shape, dtype_name(x.dtype), where(x)) for n, x in arrays.items()),
-            tuple(others),
-        )
+        read = {name: value for name, value in others.items() if value is not None}
+        kept = [*read.values()] if finish is None else [*read.values(), finish]
+        shapes = tuple((n, x.shape, dtype_name(x.dtype), where(x)) for n, x in arrays.items())
+        key = id(ready), shapes, tuple(read)  # one object is another run as another layer's mask
         with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
             stay = all(v is finish or stays(v) for v in kept) and not self._writes(inputs)
             if self._recordings is None or not stay or is_capturing(self.device):

@@ -207,11 +207,14 @@ def sizes_of(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
         raise ArgumentError(mismatch("inputs", got, "a mapping of input names to arrays"))
     sizes: dict[str, int] = {}
     for name, node in graph.inputs.items():
+        if len(sizes) == len(graph.dims):
+            break
         shape = tuple(getattr(inputs.get(name), "shape", ()))
         shape = shape[-2:] if node.dtype == "mask" else shape
         if len(shape) == len(node.shape):
-            pairs = zip(node.shape, shape, strict=True)
-            sizes |= {dim: size for dim, size in pairs if isinstance(dim, str)}
+            for dim, size in zip(node.shape, shape, strict=True):
+                if isinstance(dim, str):
+                    sizes[dim] = size
     return sizes
 
 

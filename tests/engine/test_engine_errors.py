@@ -170,6 +170,16 @@ BAD_RUNS = {
     ),
     "mask of floats": ({"mask": np.zeros((4, 4))}, MaskError, "mask.*float64.*bool"),
     "mask of no known kind": ({"mask": object()}, DTypeError, "mask.*object"),
+    "mask of a layer beyond the last": (
+        {"layer_masks": {2: "full"}},
+        ArgumentError,
+        "layer_masks: got 2, expected layers 0 to 1",
+    ),
+    "mask of a layer of another length": (
+        {"layer_masks": {1: ones(5)}},
+        ShapeError,
+        r"mask.*\(5, 5\).*\(4, 4\)",
+    ),
     "unknown spec": ({"mask": "dilate:d=2"}, ArgumentError, "dilate:.*sliding"),
     "unknown key in spec": ({"mask": "sliding:q=2"}, ArgumentError, "q"),
 }

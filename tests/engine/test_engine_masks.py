@@ -32,8 +32,11 @@ def heads_of(seq: int) -> masks.MaskStack:
     return masks.stack(every)
 
 
-def dense_bert(config, w, ids, mask, lengths) -> np.ndarray:
-    """Compute the hidden states with the float64 oracle of every operator; padding is 0."""
+def dense_bert(config, w, ids, mask, lengths, layers=None) -> np.ndarray:
+    """Compute the hidden states with the float64 oracle of every operator; padding is 0.
+
+    `layers` has bool arrays that are a layer's beside `mask`.
+    """
     eps, heads = config["layer_norm_eps"], config["num_attention_heads"]
 
     def linear(x, name, **epilogue):
@@ -56,7 +59,9 @@ def dense_bert(config, w, ids, mask, lengths) -> np.ndarray:
             .transpose(0, 2, 1, 3)
             for name in ("query", "key", "value")
         )
-        y = reference.attention(q, k, v, mask, kv_lengths=lengths)
+        own = (layers or {}).get(i)
+        both = mask if own is None else own if mask is None else own & mask
+        y = reference.attention(q, k, v, both, kv_lengths=lengths)
         y = y.transpose(0, 2, 1, 3).reshape(x.shape)
         y = linear(y, f"{at}.attention.output.dense", residual=x)
         x = norm(y, f"{at}.attention.output.LayerNorm")
@@ -76,6 +81,28 @@ def test_leading_axes_against_a_dense_model(config, weights, engine, ids, lead, 
         hidden = engine.run(ids, mask=given, lengths=lengths)
         assert np.abs(hidden - exact).max() < 1e-5
     assert np.abs(exact - dense_bert(config, weights, ids, None, lengths)).max() > 1e-2
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "ragged"])
+@pytest.mark.parametrize("mask", [None, random_mask(())], ids=["all", "some"])
+def test_layers_with_masks_of_their_own(config, weights, engine, ids, mask, lengths):
+    window, heads = masks.sliding_window(SEQ, window=5), random_mask((BATCH, HEADS))
+    forms = {
+        "dense": ({0: window.toarray()}, {0: window.toarray()}),
+        "spec": ({1: "sliding:w=5"}, {1: window.toarray()}),
+        "per head": ({1: heads_of}, {1: heads_of(SEQ).toarray()}),
+        "both": ({0: window, 1: heads}, {0: window.toarray(), 1: heads}),
+        "none": ({0: None, 1: window.tobsr()}, {1: window.toarray()}),
+        "one for all": (dict.fromkeys((0, 1), window), dict.fromkeys((0, 1), window.toarray())),
+    }
+    plain = dense_bert(config, weights, ids, mask, lengths)
+    for given, dense in forms.values():
+        exact = dense_bert(config, weights, ids, mask, lengths, dense)
+        got = engine.run(ids, mask=mask, layer_masks=given, lengths=lengths)
+        assert np.abs(got - exact).max() < 1e-5
+        assert np.abs(exact - plain).max() > 1e-3
+    alone = engine.run(ids, layer_masks=dict.fromkeys((0, 1), "sliding:w=5"))
+    assert np.array_equal(alone, engine.run(ids, mask="sliding:w=5"))
 
 
 def test_each_sequence_has_its_own_mask(engine, ids):

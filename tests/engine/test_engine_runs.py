@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from io import StringIO
 from typing import Any
 
@@ -82,6 +83,8 @@ def test_lists_of_lists_and_of_nothing(engine) -> None:
     [
         ({"lengths": [1, 2]}, ArgumentError, "lengths: got a value, expected None"),
         ({"out": np.zeros(3)}, ArgumentError, "out: got a value"),
+        ({"layer_masks": {0: "full"}}, ArgumentError, "layer_masks: got a value, expected None"),
+        ({"output": "logits"}, ArgumentError, "output: got 'logits'.*the model has no head"),
         ({"mask": np.ones((3, 3), bool)}, ArgumentError, "mask: got ndarray, expected a spec"),
         ({"mask": "nonsense"}, ArgumentError, "mask"),
         ({"output": "everything"}, ArgumentError, "output: got .everything."),
@@ -133,6 +136,28 @@ def test_masks_by_spec_are_recorded_at_their_own_length(engine, ids, monkeypatch
     for _ in range(3):
         np.testing.assert_array_equal(engine.run(ids, mask="sliding:w=5"), expected)
     assert len(recorder.made) == 1
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_runs_of_other_layers_masks_are_other_runs(engine, ids, mask, monkeypatch) -> None:
+    window, causal = masks.sliding_window(131, window=5).tobsr(), masks.causal(131).tobsr()
+    given = [{0: window}, {1: window}, {0: causal, 1: window}, {0: window, 1: causal}, {}]
+    expected = [engine.run(ids, mask=mask, layer_masks=each) for each in given]
+    for one, other in itertools.combinations(expected, 2):
+        assert mask is not None or np.abs(one - other).max() > 1e-2
+    recorder = recording(engine, monkeypatch)
+    for _ in range(3):
+        for each, exact in zip(given, expected, strict=True):
+            got = engine.run(ids, mask=mask, layer_masks=each)
+            np.testing.assert_allclose(got, exact, atol=2e-5)
+    assert engine._program._recordings.replayed == 2 * len(given) == 2 * len(recorder.made)
+
+
+def test_a_layer_without_a_mask_is_as_plain_as_before(engine, monkeypatch) -> None:
+    recorder = recording(engine, monkeypatch)
+    for seq in (97, 100, 111):
+        engine.run(np.ones((2, seq), int), layer_masks={0: None})
+    assert len(recorder.made) == 1 and engine._program._recordings.replayed == 2
 
 
 def test_buckets() -> None:

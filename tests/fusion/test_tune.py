@@ -329,7 +329,7 @@ def test_a_store_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 
 def test_inputs_to_time_with_are_given_or_drawn() -> None:
     mask = np.ones((40, 40), bool)
-    inputs = example_inputs(bert(1), SITE.sizes, {"mask": mask}, "float32", None)
-    assert inputs["mask"] is mask and inputs["lengths"] is None
+    inputs = example_inputs(bert(1), SITE.sizes, {"mask.0": mask}, "float32", None)
+    assert inputs["mask.0"] is mask and inputs["lengths"] is None
     assert inputs["ids"].shape == (2, 40) and not inputs["ids"].any()
     assert KERNELS[0].name and tune_module

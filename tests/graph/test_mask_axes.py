@@ -10,7 +10,7 @@ import pytest
 from stof_cupy import masks, testing
 from stof_cupy.errors import DTypeError, GraphError, MaskError, ShapeError
 from stof_cupy.fusion import fuse_epilogues
-from stof_cupy.graph import Executor, Graph, meaning
+from stof_cupy.graph import Executor, Graph, feeds, meaning
 from stof_cupy.ops import reference
 
 BATCH, HEADS, KV_HEADS, DIM = 3, 6, 2, 5
@@ -90,6 +90,31 @@ def test_one_mask_for_all_is_what_it_was() -> None:
     equal = np.broadcast_to(pattern.toarray(), (BATCH, 1, 70, 70))
     for same in (pattern, pattern.toarray(), equal, masks.stack([pattern] * HEADS)):
         assert np.array_equal(run({**inputs, "mask": same})["out"], want)
+
+
+def test_a_mask_of_several_inputs_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Graph("three")
+    y = g.input("x", ("batch", "seq", 12), "float")
+    for name, count in (("a", 2), ("b", 2), ("c", 3)):
+        q = g.split_heads(y, heads=count)
+        y = g.merge_heads(g.attention(q, q, q, g.input(name, ("seq", "seq"), "mask")))
+    g.output("y", y)
+    looked, look = [], feeds._mask
+
+    def watched(node: Any, *how: Any) -> Any:
+        looked.append(node.name)
+        return look(node, *how)
+
+    monkeypatch.setattr(feeds, "_mask", watched)
+    run = Executor(g, backend="numpy").run
+    x, mask = testing.rng(4).standard_normal((2, 9, 12)), np.tri(9, dtype=bool)
+    got = run({"x": x, **dict.fromkeys("abc", mask)})["y"]
+    assert looked == ["a", "c"]  # of other heads
+    np.testing.assert_array_equal(run({"x": x, "a": mask, "b": mask.copy(), "c": mask})["y"], got)
+    assert looked == ["a", "c", "a", "b", "c"]
+    two = np.stack([mask, ~mask])  # as many as the first have heads
+    with pytest.raises(ShapeError, match=r"input 'c': got \(2, 9, 9\), expected \(2, 3, 9, 9\)"):
+        run({"x": x, **dict.fromkeys("abc", two)})
 
 
 @pytest.mark.parametrize("lead", [(2,), (BATCH,), (2, 1), (BATCH, 2), (HEADS, BATCH), (1, 1, 1)])

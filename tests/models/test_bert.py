@@ -38,7 +38,8 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 def run(model: models.Model, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
-    inputs = {"ids": ids, "token_types": types, "mask": None, "lengths": None}
+    inputs = {"ids": ids, "token_types": types, "lengths": None}
+    inputs |= {f"mask.{i}": None for i in range(len(model.layer_masks))}
     return Executor(model.graph, backend="numpy").run(inputs)["hidden"]
 
 

@@ -20,9 +20,11 @@ import pytest
 from stof_cupy import masks, models
 from stof_cupy.errors import ArgumentError
 from stof_cupy.models import checks, inputs
+from stof_cupy.models.lists import can_be_packed
 from stof_cupy.models.target import Target
-from tests.goldens.cases import GEMMA3, GPT2
+from tests.goldens.cases import DECODERS, GEMMA3, GPT2, SPARSE
 from tests.models.inputs_path import BAD, LENGTHS, PLACES
+from tests.runtime.cuda_path import BERT, T5, VIT
 
 TARGET = Target.choose("numpy")
 SHAPE = (1, 4, 70, 70)
@@ -149,6 +151,32 @@ def test_the_same_masks_are_the_same_objects(config: dict[str, Any]) -> None:
         assert all(first[name] is second[name] for name in first)
         dense = np.tri(70, dtype=bool) & pattern.toarray()
         assert any(np.array_equal(each.toarray(), dense) for each in first.values())
+
+
+def test_layers_without_masks_of_their_own_are_given_that_of_the_call() -> None:
+    window, other = (masks.sliding_window(70, window=w).tobsr() for w in (9, 3))
+    assert masks_of(BERT, window) == {"mask.0": window, "mask.1": window}
+    assert masks_of(BERT, None) == {"mask.0": None, "mask.1": None}
+    model = models.build(BERT, models.random_weights(BERT))
+    for layer in (0, 1):
+        found = inputs.masks_of(model, TARGET, None, {layer: other}, SHAPE)
+        assert found == {"mask.0": None, "mask.1": None, f"mask.{layer}": other}
+        found = inputs.masks_of(model, TARGET, window, {layer: other}, SHAPE)
+        assert found[f"mask.{1 - layer}"] is window
+        again = inputs.masks_of(model, TARGET, window, {layer: other}, SHAPE)
+        assert again[f"mask.{layer}"] is found[f"mask.{layer}"]
+        both = window.toarray() & other.toarray()
+        assert np.array_equal(found[f"mask.{layer}"].toarray(), both)
+
+
+def test_encoders_without_masks_of_their_own_are_packed() -> None:
+    every = {**DECODERS, **SPARSE, "bert": BERT, "t5": T5, "vit": VIT}
+    packed = {
+        name
+        for name, config in every.items()
+        if can_be_packed(models.build(config, models.random_weights(config)))
+    }
+    assert packed == {"bert"}
 
 
 def test_other_masks_are_other_objects() -> None:

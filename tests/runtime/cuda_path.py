@@ -52,6 +52,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert": (BERT, {}),
     "bert, lengths": (BERT, {"lengths": [64, 9]}),
     "bert, longformer": (BERT, {"mask": "longformer:w=8,g=2"}),
+    "bert, layers": (BERT, {"layer_masks": {1: "longformer:w=8,g=2"}}),
+    "bert, both": (BERT, {"mask": "causal", "layer_masks": {1: "longformer:w=8,g=2"}}),
     "gpt2": (GPT2, {}),
     "llama": (LLAMA, {}),
     "llama, neighbours": ({**LLAMA, "rope_interleaved": True}, {}),

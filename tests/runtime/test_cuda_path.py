@@ -18,8 +18,8 @@ import pytest
 from tests.runtime.cuda_path import LENGTHS
 
 ENGINES = [
-    "bert", "bert, lengths", "bert, longformer", "gpt2", "llama", "llama, neighbours",
-    "vit", "t5",
+    "bert", "bert, lengths", "bert, longformer", "bert, layers", "bert, both", "gpt2", "llama",
+    "llama, neighbours", "vit", "t5",
 ]  # fmt: skip
 BLOCKS = ["block", "block, causal"]
 

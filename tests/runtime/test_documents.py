@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stof_cupy import masks
 from stof_cupy.fusion import structured
+from stof_cupy.graph import Graph
 from stof_cupy.runtime.documents import PackedProgram, lengths_of, padded_tokens
 from stof_cupy.runtime.packing import pack_graph, packed_mask
 from stof_cupy.runtime.ready import Options
@@ -52,6 +53,21 @@ def test_tokens_are_padded_a_little_and_to_few_numbers() -> None:
     assert all(size % 64 == 0 for size in sizes.values())
     assert len({size for n, size in sizes.items() if 16_384 < n <= 32_768}) == 16
     assert sorted(sizes.values()) == [*sizes.values()]
+
+
+def test_masks_of_layers_are_told_apart() -> None:
+    g = Graph("two")
+    x = g.split_heads(g.input("x", ("batch", "seq", WIDTH), "float"), heads=2)
+    for name in ("mask.0", "mask.1", "mask.2"):
+        x = g.attention(x, x, x, g.input(name, ("seq", "seq"), "mask"))
+    g.output("y", g.merge_heads(x))
+    program, plain = PackedProgram(g), packed_mask(None, (3, 4))
+    given = {"mask.0": plain, "mask.1": packed_mask("causal", (3, 4)), "mask.2": plain}
+    found = program._documents(given)
+    assert found is not None and found[0].tolist() == [3, 4]
+    assert found[1] == {"mask.0": False, "mask.1": True, "mask.2": False}
+    for other in (None, packed_mask(None, (4, 3)), packed_mask("sliding:w=1", (3, 4))):
+        assert program._documents(given | {"mask.2": other}) is None
 
 
 def test_without_a_gpu_packed_programs_run_as_any() -> None:

@@ -60,6 +60,10 @@ def bert() -> Graph:
     return models.build(config, models.random_weights(config)).graph
 
 
+def of_layers(mask: Any) -> dict[str, Any]:
+    return dict.fromkeys(("mask.0", "mask.1"), mask)
+
+
 @pytest.mark.parametrize("prepare", [lambda g: g, structured])
 @pytest.mark.parametrize("mask", [None, "causal", "longformer:w=2,g=1"])
 def test_a_packed_encoder_is_its_sequences_one_by_one(prepare: Any, mask: Any) -> None:
@@ -74,15 +78,15 @@ def test_a_packed_encoder_is_its_sequences_one_by_one(prepare: Any, mask: Any) -
         {
             "ids": np.concatenate(ids)[None],
             "token_types": np.concatenate(types)[None],
-            "mask": packed_mask(mask, LENGTHS),
+            **of_layers(packed_mask(mask, LENGTHS)),
             POSITIONS: positions(LENGTHS),
         },
     )["hidden"]
     at = 0
     for one, kind in zip(ids, types, strict=True):
         if len(one):
-            given = {"ids": one[None], "token_types": kind[None], "mask": dense(mask, len(one))}
-            alone = meaning.evaluate(graph, given)["hidden"]
+            given = {"ids": one[None], "token_types": kind[None]}
+            alone = meaning.evaluate(graph, given | of_layers(dense(mask, len(one))))["hidden"]
             np.testing.assert_allclose(got[:, at : at + len(one)], alone, atol=1e-9)
         at += len(one)
 

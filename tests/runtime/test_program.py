@@ -64,6 +64,25 @@ def test_masks_that_may_change_are_not_recorded() -> None:
     assert not recorder.made
 
 
+def test_one_mask_read_by_another_operator_is_another_run() -> None:
+    g = Graph("two")
+    heads = g.split_heads(g.input("x", ("batch", "seq", WIDTH), "float"), heads=2)
+    for name in ("mask.0", "mask.1"):
+        mask = g.input(name, ("seq", "seq"), "mask")
+        heads = g.add(g.attention(heads, heads, heads, mask), heads)
+    g.output("y", g.merge_heads(heads))
+    recorder = FakeRecorder()
+    program = Program(g, options=Options(record=True, recorder=recorder))
+    window, x = masks.sliding_window(21, window=3).tobsr(), feeds()["x"]
+    given = [(window, None), (None, window), (window, window), (None, None)]
+    for _ in range(3):
+        for each in given:
+            own = dict(zip(("mask.0", "mask.1"), each, strict=True))
+            want = meaning.evaluate(g, {"x": x, **own})["y"]
+            np.testing.assert_allclose(program.run({"x": x, **own})["y"], want, atol=3e-5)
+    assert len(recorder.made) == len(given)
+
+
 def test_finish_is_recorded_with_the_rest() -> None:
     program = Program(paper_stack(2), options=Options(record=True, recorder=FakeRecorder()))
 

@@ -59,6 +59,21 @@ def test_replays_are_runs_of_their_own_inputs(engines, mask, with_lengths) -> No
     assert recorded._program._recordings.replayed >= 9
 
 
+def test_masks_of_single_layers_are_told_apart(engines) -> None:
+    recorded, eager = engines
+    plain = TransformerEngine(models.random_weights(CONFIG, seed=3), config=CONFIG, backend="numpy")
+    ids = np.random.default_rng(0).integers(0, 50, (2, 128))
+    window, causal = masks.sliding_window(128, window=2).tobsr(), masks.causal(128).tobsr()
+    given = [{0: window}, {2: window}, {0: causal, 2: window}, {}]
+    expected = [eager.run(ids, layer_masks=each) for each in given]
+    exact = [plain.run(ids, layer_masks=each) for each in given]
+    far = np.array([[np.abs(made - each).max() for each in exact] for made in expected])
+    assert far.argmin(axis=1).tolist() == [0, 1, 2, 3]  # masks of other layers make 0.7 and more
+    for _ in range(3):
+        for each, made in zip(given, expected, strict=True):
+            near(recorded.run(ids, layer_masks=each), made)
+
+
 def test_a_mask_rebuilt_on_the_gpu_is_read_anew(engines) -> None:
     import cupy
 
