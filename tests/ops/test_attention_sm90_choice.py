@@ -95,6 +95,13 @@ def test_what_it_cannot_run(change: dict[str, Any], named: str) -> None:
     assert named in legal(Config(THREE), case)
 
 
+def test_the_error_says_why_not() -> None:
+    case = replace(gpus.case(100), given=Given(negative=True))
+    for run in (choose, explain):
+        with pytest.raises(UnsupportedError, match="Hopper's kernel takes; why not: a negative"):
+            run(case, select="sm90")
+
+
 def test_packed_keys_need_a_mask_that_the_cpu_knows() -> None:
     some = masks.BsrMask(rng(0).random((100, 100)) < 0.05)
     assert legal(Config(PACKED), gpus.case(100, some)) == ""
