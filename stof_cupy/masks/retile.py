@@ -10,7 +10,7 @@ from stof_cupy.masks.bitmap import TILE, Words, popcount, tile_words
 from stof_cupy.masks.layout import GROUP
 from stof_cupy.masks.tiles import FULL, BitmapTable, Int32s, Int64s, Tiles, edge_rows
 
-__all__ = ["Grid", "extents", "retile"]
+__all__ = ["Grid", "Meetings", "extents", "meetings", "retile"]
 
 _INNER = TILE // GROUP
 _CHUNK = 1024  # tiles whose bits are moved at a time: 8 MiB of words at most
@@ -53,7 +53,7 @@ def retile(tiles: Tiles, tile: tuple[int, int]) -> Grid:
     if tile == (TILE, TILE):
         bitmaps = tiles.bitmaps.reshape(len(tiles.bitmaps), _INNER, _INNER)
         return Grid(tiles.shape, tile, *np.divmod(keys, across), tiles.bitmap_id, bitmaps)
-    met = _meetings(tiles, tile, *np.divmod(keys, across))
+    met = meetings(tiles, tile, *np.divmod(keys, across))
     cols = max(-(-tiles.shape[1] // tile[1]), 1)
     made, where = np.unique(met.row * cols + met.col, return_inverse=True)
     where = where.reshape(-1)
@@ -80,7 +80,7 @@ def retile(tiles: Tiles, tile: tuple[int, int]) -> Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class _Meetings:
+class Meetings:
     """Which listed tile, at `from_row` and `from_col`, meets which new one, at `row` and `col`."""
 
     source: Int64s
@@ -89,12 +89,14 @@ class _Meetings:
     row: Int64s
     col: Int64s
 
-    def take(self, index: Int64s) -> _Meetings:
+    def take(self, index: Int64s) -> Meetings:
+        """Return some of them."""
         arrays = (self.source, self.from_row, self.from_col, self.row, self.col)
-        return _Meetings(*(array[index] for array in arrays))
+        return Meetings(*(array[index] for array in arrays))
 
 
-def _meetings(tiles: Tiles, tile: tuple[int, int], rows: Int64s, cols: Int64s) -> _Meetings:
+def meetings(tiles: Tiles, tile: tuple[int, int], rows: Int64s, cols: Int64s) -> Meetings:
+    """Return where listed tiles, at `rows` and `cols`, meet tiles of `tile` rows and columns."""
     source, row, col = np.arange(len(rows), dtype=np.int64), rows, cols
     found = []
     for size, step, index in zip(tiles.shape, tile, (row, col), strict=True):
@@ -106,10 +108,10 @@ def _meetings(tiles: Tiles, tile: tuple[int, int], rows: Int64s, cols: Int64s) -
     source = np.repeat(source, counts)
     nth = np.arange(len(source)) - np.repeat(np.cumsum(counts) - counts, counts)
     row, col = row[source] + nth // right[source], col[source] + nth % right[source]
-    return _Meetings(source, rows[source], cols[source], row, col)
+    return Meetings(source, rows[source], cols[source], row, col)
 
 
-def _kept(tiles: Tiles, tile: tuple[int, int], met: _Meetings) -> Int64s:
+def _kept(tiles: Tiles, tile: tuple[int, int], met: Meetings) -> Int64s:
     """Return how many True elements each meeting shares."""
     corners, sizes = [], []
     for size, step, index, source in (
@@ -138,7 +140,7 @@ def _kept(tiles: Tiles, tile: tuple[int, int], met: _Meetings) -> Int64s:
     return kept
 
 
-def _move(tiles: Tiles, tile: tuple[int, int], met: _Meetings, words: Words, local: Int64s) -> None:
+def _move(tiles: Tiles, tile: tuple[int, int], met: Meetings, words: Words, local: Int64s) -> None:
     """Copy the inner tiles of each meeting to ``words[local]``."""
     ids = tiles.bitmap_id[met.source]
     across = -(-tiles.shape[1] // TILE)

@@ -9,6 +9,7 @@ from typing import Any
 
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.keylists import KeyLists
+from stof_cupy.masks.layout import check_tile
 from stof_cupy.masks.schedule import Layout, Schedule, ScheduleStats
 from stof_cupy.masks.statistics import RowStats, group_share, row_stats, tile_stats
 from stof_cupy.masks.tiles import Int64s, Tiles
@@ -99,7 +100,7 @@ class Scheduled:
     def tile_stats(
         self, tile: tuple[int, int] = (TILE, TILE), packed: bool = False
     ) -> ScheduleStats:
-        """Return ``schedule(tile).stats``, without making lists if sides are multiples of 64.
+        """Return ``schedule(tile).stats``, without lists where a tile has a multiple of 64 rows.
 
         Of packed groups all tiles count as part tiles then, though one may turn out to be full.
 
@@ -123,7 +124,8 @@ class Scheduled:
         return self._tile_stats(tile, packed)[1]
 
     def _tile_stats(self, tile: tuple[int, int], packed: bool) -> tuple[ScheduleStats, Int64s]:
-        if tile[0] % TILE or tile[1] % TILE:
+        tile = check_tile(tile)
+        if tile[0] % TILE:
             schedule = self.schedule(tile, packed=packed)
             return schedule.stats, schedule.lengths
         found: tuple[ScheduleStats, Int64s] = self._kept(

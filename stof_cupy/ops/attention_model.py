@@ -137,7 +137,11 @@ def _preferred(
         among = candidates(case, kernels)
     found = [each for each in among if kernels is None or each.kernel in kernels]
     if not found:
-        raise UnsupportedError(mismatch("problem", case.problem, _why_none(case, select)))
+        why = _why_none(case, select)
+        if select == "sm90":  # the problem may be of more keys than were given
+            hint = f"Hopper's kernel does not go here: {why}"
+            raise UnsupportedError(mismatch("select", repr(select), "'model' or 'sm80'", hint))
+        raise UnsupportedError(mismatch("problem", case.problem, "one that a kernel takes", why))
     if not select.startswith("stof-eq1"):
         return (found,)
     wanted = stof_eq1(case.problem, case.mask, 64 if select.endswith("64") else 16)

@@ -15,7 +15,7 @@ from stof_cupy.masks.keylists import LONG, MOST, KeyLists
 from stof_cupy.masks.tiles import FULL, Tiles
 from stof_cupy.testing import rng
 
-TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 192))
+TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 192), (128, 112), (64, 24), (64, 248))
 
 
 def examples() -> list[Any]:

@@ -12,6 +12,7 @@ import pytest
 from stof_cupy import masks
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, SM90_DIMS, Sm90Config, sm90_dim
+from stof_cupy.masks.schedule import Schedule
 from stof_cupy.ops import attention_sm90
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_candidates import candidates
@@ -94,6 +95,13 @@ def test_what_it_cannot_run(change: dict[str, Any], named: str) -> None:
     assert named in legal(Config(THREE), case)
 
 
+def test_the_error_says_why_not() -> None:
+    case = replace(gpus.case(100), given=Given(negative=True))
+    for run in (choose, explain):
+        with pytest.raises(UnsupportedError, match=r"^select: got 'sm90'.*: a negative scale$"):
+            run(case, select="sm90")
+
+
 def test_packed_keys_need_a_mask_that_the_cpu_knows() -> None:
     some = masks.BsrMask(rng(0).random((100, 100)) < 0.05)
     assert legal(Config(PACKED), gpus.case(100, some)) == ""
@@ -105,6 +113,15 @@ def test_packed_keys_need_a_mask_that_the_cpu_knows() -> None:
     assert any(config.packed for config in attention_sm90.configs(gpus.case(1024, rare)))
     band = masks.sliding_window(1024, window=100).tobsr()
     assert not any(config.packed for config in attention_sm90.configs(gpus.case(1024, band)))
+
+
+@pytest.mark.parametrize("dim", [64, 96, 128, 192, 256])
+def test_to_choose_makes_no_lists(dim: int) -> None:
+    for kept in (0.001, 0.3):
+        mask = masks.BsrMask(rng(0).random((1000, 1100)) < kept)
+        case = gpus.case(1000, mask, dim=dim, seq_k=1100)
+        assert any(each.candidate.kernel == "sm90" for each in explain(case)) and choose(case)
+        assert not [each for each in mask._schedules.values() if isinstance(each, Schedule)]
 
 
 def test_slices_that_are_too_many() -> None:
