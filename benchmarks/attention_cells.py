@@ -236,18 +236,19 @@ def _dense(form: Form, s: int, arrays: dict[str, Any]) -> Any:
 
 def rule(name: str, reach: int, tokens: int, arrays: dict[str, Any]) -> Callable[[Any, Any], Any]:
     """Return who sees whom, of positions; for CuPy's arrays and for FlexAttention's tensors."""
-    scattered, documents, tenth = (arrays.get(n) for n in ("scattered", "documents", "tenth"))
-    listed, vertical, slash = (arrays.get(n) for n in ("listed", "vertical", "slash"))
+    names = "scattered", "documents", "tenth", "listed", "vertical", "slash"
+    found: list[Any] = [arrays.get(name) for name in names]
+    scattered, documents, tenth, listed, vertical, slash = found
     rules: dict[str, Callable[[Any, Any], Any]] = {
         "bigbird": lambda q, k: (
             (abs(q // BLOCK - k // BLOCK) <= 1)
             | (q < 2 * BLOCK)
             | (k < 2 * BLOCK)
-            | scattered[q // BLOCK, k // BLOCK]  # type: ignore[index]
+            | scattered[q // BLOCK, k // BLOCK]
         ),
-        "document": lambda q, k: (documents[q] == documents[k]) & (q >= k),  # type: ignore[index]
-        "block10": lambda q, k: tenth[q // BLOCK, k // BLOCK],  # type: ignore[index]
-        "blocks": lambda q, k: listed[q // BLOCK, k // BLOCK],  # type: ignore[index]
-        "vertical-slash": lambda q, k: (q >= k) & (vertical[k] | slash[abs(q - k)]),  # type: ignore[index]
+        "document": lambda q, k: (documents[q] == documents[k]) & (q >= k),
+        "block10": lambda q, k: tenth[q // BLOCK, k // BLOCK],
+        "blocks": lambda q, k: listed[q // BLOCK, k // BLOCK],
+        "vertical-slash": lambda q, k: (q >= k) & (vertical[k] | slash[abs(q - k)]),
     }
     return rules.get(name) or paper_masks.rule(name, reach, tokens, arrays)

@@ -197,8 +197,8 @@ struct Producer {
                                        const Tile& of) const {
     __syncwarp();  // the bytes are announced, and lanes that wrote to the buffers are done
     if (K::kPacked && of.part) {
-      // A copy's operands are the same for all lanes, so lanes could not start theirs at once. With
-      // a branch for each, and what leads to it, a group took 200 clocks.
+      // A copy's operands are the same for all lanes, so lanes could not start theirs at once. Each
+      // in a branch of its own, with what leads to it, takes 200 clocks (keys and values 420).
       constexpr int kAtOnce = kSlabs <= 2 && K::kGroups % 4 == 0 ? 4 : 2;
 #pragma unroll 1
       for (int from = 0; from < K::kGroups; from += kAtOnce) {

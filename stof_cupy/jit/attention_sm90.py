@@ -239,17 +239,8 @@ _STRIDES = (
     *(f"bias_{axis}" for axis in ("batch", "head", "row", "key")),
 )
 _SIZES = (
-    *(
-        "mask_batch",
-        "mask_head",
-        "batch",
-        "heads",
-        "heads_per_kv",
-        "section",
-        "ahead",
-        "long_slots",
-    ),
-    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+    *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "ahead"),
+    *("long_slots", "splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
 )
 _PARAMS = (
     *((name, TENSOR_MAP) for name in _MAPS),

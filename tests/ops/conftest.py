@@ -20,6 +20,17 @@ class OnHost(np.ndarray):
     device = SimpleNamespace(id=0)
 
 
+@pytest.fixture(scope="module")
+def hopper() -> Any:
+    """Return CuPy, if its device is a Hopper."""
+    cupy = pytest.importorskip("cupy")
+    from stof_cupy.jit import device
+
+    if device.facts().arch != "90a":
+        pytest.skip(f"{device.facts().name} is no Hopper")
+    return cupy
+
+
 @pytest.fixture
 def launched(monkeypatch) -> list[str]:
     """Let the operators' own launching code run its kernels compiled for the CPU."""

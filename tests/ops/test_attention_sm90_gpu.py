@@ -24,23 +24,12 @@ from tests.ops.hopper_case import (
     ODD,
     PACKED,
     SMALL,
-    THREE_HALVES,
+    THREE,
     WIDE,
     Case,
     compare,
     with_terms,
 )
-
-
-@pytest.fixture(scope="module")
-def hopper() -> Any:
-    """Return CuPy, if its device is a Hopper."""
-    cupy = pytest.importorskip("cupy")
-    from stof_cupy.jit import device
-
-    if device.facts().arch != "90a":
-        pytest.skip(f"{device.facts().name} is no Hopper")
-    return cupy
 
 
 def run_on_gpu(
@@ -64,15 +53,13 @@ def run_on_gpu(
 
 def configs(dtype: str) -> list[Any]:
     halves = [replace(config, halves=True) for config in SM90_CONFIGS]
-    halves = [config for config in halves if config.fault() is None]
-    extra = (
-        ODD,
-        HALF_SLAB,
-        WIDE,
-        replace(BIG, bounded=True),
-        *halves,
-    )  # packed ones take no lengths
-    return [pytest.param(c, dtype, id=f"{c.name}-{dtype}") for c in (*SM90_CONFIGS, *extra)]
+    extra = (ODD, HALF_SLAB, WIDE, THREE, replace(BIG, bounded=True))  # packed: without lengths
+    every = dict.fromkeys((*SM90_CONFIGS, *extra, *halves))
+    return [
+        pytest.param(config, dtype, id=f"{config.name}-{dtype}")
+        for config in every
+        if config.fault() is None
+    ]
 
 
 @pytest.mark.gpu
@@ -99,9 +86,7 @@ def test_head_dims(hopper: Any, dim: int, dtype: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "config", [*SM90_CONFIGS, replace(BIG, halves=True), THREE_HALVES], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
 def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
     g = rng(7)
     dims = config.dim_qk, config.dim_qk, config.dim_v
@@ -124,9 +109,7 @@ def test_values_that_do_not_count(hopper: Any, config: Sm90Config) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "config", [*SM90_CONFIGS, replace(BIG, halves=True), THREE_HALVES], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
 def test_many_rows_for_each_cta(hopper: Any, config: Sm90Config) -> None:
     """Thousands of rows, some of them empty: buffers and phases go round many times."""
     g = rng(8)

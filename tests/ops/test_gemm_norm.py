@@ -78,17 +78,6 @@ def test_bad_arguments() -> None:
         gemm_layer_norm(a, b[:, :0], w[:0], w[:0], eps=EPS)
 
 
-@pytest.fixture(scope="module")
-def hopper() -> Any:
-    """Return CuPy, if its device is a Hopper."""
-    cupy = pytest.importorskip("cupy")
-    from stof_cupy.jit import device
-
-    if device.facts().arch != "90a":
-        pytest.skip(f"{device.facts().name} is no Hopper")
-    return cupy
-
-
 def upload(cupy: Any, x: dict[str, Any]) -> dict[str, Any]:
     return {name: cupy.asarray(value) for name, value in x.items()}
 

@@ -262,17 +262,6 @@ def test_what_is_not_finite_stays_where_it_is() -> None:
 # ---------------------------------------------------------------- the kernel, on a GPU
 
 
-@pytest.fixture(scope="module")
-def hopper() -> Any:
-    """Return CuPy, if its device is a Hopper."""
-    cupy = pytest.importorskip("cupy")
-    from stof_cupy.jit import device
-
-    if device.facts().arch != "90a":
-        pytest.skip(f"{device.facts().name} is no Hopper")
-    return cupy
-
-
 def upload(cupy: Any, x: Any) -> Any:
     """Return an array on the GPU with the strides of one of the CPU, and what lies between."""
     if x is None:
