@@ -90,10 +90,13 @@ def test_lengths_cut_keys_and_move_no_position(feature: str) -> None:
     check(*qkv(), MASKS["window"], kv_lengths=np.array([0, 99]), **how)
     arrays = qkv()
     keep = np.arange(SK) < np.array([120, 99])[:, None, None, None]
-    got = attention(*arrays, kv_lengths=np.array([120, 99]), **how)
-    np.testing.assert_allclose(
-        got, attention(*arrays, np.broadcast_to(keep, (2, 1, SQ, SK)), **how), atol=1e-6
+    keep = np.broadcast_to(keep, (BATCH, 1, SQ, SK))
+    exact, low = (
+        reference.attention(*arrays, keep, precision=precision, **how)
+        for precision in (None, "float32")
     )
+    assert_close(attention(*arrays, kv_lengths=np.array([120, 99]), **how), exact, low)
+    assert_close(attention(*arrays, keep, **how), exact, low)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
