@@ -1,14 +1,16 @@
 // Block-wise sparse attention for sm_90a (Hopper): TMA, wgmma and specialised warps, after
 // FlashAttention-3 (arXiv 2407.08608), over the lists and bitmaps of STOF (arXiv 2506.06095).
 //
-// A CTA has two or three warpgroups that multiply (Consumer), each 64 rows of a query tile, and one
-// whose first warp loads (Producer) and whose second looks up what comes next (Scheduler). It stays
-// for many rows, so that loads of the next run under the end of this one.
+// A CTA has warpgroups that multiply (Consumer), each 64 rows of a query tile, and one whose first
+// warp loads (Producer), whose second looks up what comes next (Scheduler) and whose third sends
+// outputs away (Sender). It stays for many rows, so that loads of the next run under the end of
+// this one.
 #pragma once
 
 #include "attention/sm90_consumer.cuh"
 #include "attention/sm90_producer.cuh"
 #include "attention/sm90_scheduler.cuh"
+#include "attention/sm90_sender.cuh"
 #include "attention/sm90_shape.cuh"
 #include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
@@ -42,6 +44,7 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
       ptx::give_registers<Shape::kRegistersOfLoader>();
       if (warp == 0) sm90::Producer<Shape>(p, smem).run();
       if (warp == 1) sm90::Scheduler<Shape>(p, smem).run();
+      if (warp == 2 && ptx::elect_one()) sm90::Sender<Shape>(p, smem).run();
     } else {
       ptx::take_registers<Shape::kRegisters>();
       sm90::Consumer<Shape>(p, smem, warp / 4 - 1).run();
@@ -55,12 +58,14 @@ struct Sm90 : sm90::Shape<T, kDimQk, kDimV, kN, kWarpgroups, kStages, kQueries, 
         ptx::mbarrier_init(Shape::empty(smem, first, i), drains);
       }
     };
-    ring(Shape::kQBarriers, kQueries, 1, kWarpgroups);
+    ring(Shape::kQBarriers, kQueries, 1, 1);
     ring(Shape::kKBarriers, kStages, 1, 4 * kWarpgroups);  // each warp has read its bits
     ring(Shape::kVBarriers, kStages, 1, kWarpgroups);
-    ring(Shape::kRowBarriers, Shape::kRows, 1, kWarpgroups + 1);  // and the producer
+    ring(Shape::kRowBarriers, Shape::kRows, 1, 2);  // producer and sender
     ptx::mbarrier_init(smem + Shape::kBarriers + 8 * Shape::kLandingBarrier, 1);
     ptx::mbarrier_init(Shape::asked(smem), 1);
+    for (int i = 0; i < kQueries * kWarpgroups; ++i)
+      ptx::mbarrier_init(Shape::staged(smem, i / kWarpgroups, i % kWarpgroups), 4);  // its warps
     ptx::mbarrier_init_fence();
   }
 };

@@ -34,6 +34,7 @@ struct Consumer {
   // Wide outputs are rescaled while S is computed, because O's registers and P's together leave no
   // room later.
   static constexpr bool kRescaleFirst = K::kDimV > 128;
+  static_assert(!kRescaleFirst || !K::kHalves, "a first tile that is passed over leaves no factor");
   static constexpr bool kTurns = K::kWarpgroups > 1 && K::kOverlap;
   enum Part { kLeft, kRight, kWhole, kNone };              // of a tile's keys
   static constexpr int kRightHalf = K::kN / 2 * 128 / 16;  // where it begins, in an operand's units
@@ -47,7 +48,6 @@ struct Consumer {
   const u64 operand_q, operand_k, operand_v;
   const Waiter<K::kBounded> wait;
   RingPosition<K::kRows> rows;
-  RingPosition<K::kQueries> queries;
   RingPosition<K::kStages> tiles;  // keys; values follow one step behind
 
   float o[K::kDimV / 2];
@@ -55,7 +55,6 @@ struct Consumer {
   int part = kWhole;       // of the keys that they are of
   float rescale[2];
   OnlineSoftmax softmax;
-  u32 leaving = 0;  // of the leader: the barrier of queries in whose buffer an output still lies
 
   __device__ __forceinline__ Consumer(const Params& params, u32 shared, int warpgroup)
       : p(params),
@@ -74,23 +73,21 @@ struct Consumer {
       wait(K::full(smem, K::kRowBarriers, rows.buffer()), rows.full(), kRowFull);
       const Row row = Row::load(K::row_info(smem, rows.buffer()));
       if (row.tiles < 0) break;
-      wait(K::full(smem, K::kQBarriers, queries.buffer()), queries.full(), kQFull);
+      wait(K::full(smem, K::kQBarriers, queries().buffer()), queries().full(), kQFull);
       begin();
       if (row.tiles > 0) first();
 #pragma unroll 1
       for (int i = 1; i < row.masked; ++i) step<true>(i);
 #pragma unroll 1
       for (int i = max(1, row.masked); i < row.tiles; ++i) step<false>(i);
-      if (row.tiles > 0)
-        last();
-      else
-        release_q();
+      if (row.tiles > 0) last();
       store();
       rows.advance();
-      queries.advance();
     }
-    release_q();
   }
+
+  // Each row has a buffer for queries.
+  __device__ __forceinline__ RingPosition<K::kQueries> queries() const { return {rows.count}; }
 
   __device__ __forceinline__ void begin() {
     softmax = OnlineSoftmax{};
@@ -106,7 +103,6 @@ struct Consumer {
       first_of<K::kN>();
     } else if constexpr (K::kHalves) {
       if (part != kNone) return first_of<K::kN / 2>();
-      release_q();
       release_k();
     }
   }
@@ -117,7 +113,6 @@ struct Consumer {
     MaskBits<kKeys> bits;
     multiply_qk(s, part);
     load_bits(bits, 0, part);
-    release_q();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
@@ -233,7 +228,7 @@ struct Consumer {
   // S = Q K^T
   template <int kCount>
   __device__ __forceinline__ void multiply_qk(float (&s)[kCount], int of) const {
-    const u64 q = operand_q + queries.buffer() * (K::kBufferQ / 16);
+    const u64 q = operand_q + queries().buffer() * (K::kBufferQ / 16);
     const u64 k = operand_k + tiles.buffer() * (K::kBytesK / 16) + of % 2 * kRightHalf;
     ptx::pin(s);
     ptx::wgmma_fence();
@@ -355,21 +350,13 @@ struct Consumer {
     if (leader) ptx::mbarrier_arrive(K::empty(smem, K::kVBarriers, position.buffer()));
   }
 
-  // Called when the row after has begun: by then the output has left the buffer.
-  __device__ __forceinline__ void release_q() {
-    if (leaving == 0) return;
-    ptx::bulk_wait_read();
-    ptx::mbarrier_arrive(leaving);
-    leaving = 0;
-  }
-
   __device__ __forceinline__ void sync_warpgroup() { ptx::barrier_sync(kWarpgroup + group, 128); }
 
   __device__ __forceinline__ void store() {
     // Again, not to keep it in registers.
     const Row row = Row::load(K::row_info(smem, rows.buffer()));
     const int first_row = row.q_tile * K::kM + group * 64;
-    Epilogue<K> epilogue{p, smem + K::kQ + queries.buffer() * K::kBufferQ, group, thread};
+    Epilogue<K> epilogue{p, smem + K::kQ + queries().buffer() * K::kBufferQ, group, thread};
     bool finite = true;
     if (row.partial >= 0) {
       finite = epilogue.store_partial(o, softmax, row);
@@ -394,13 +381,8 @@ struct Consumer {
       here.compute_again(first_row, row);
     }
     ptx::fence_async_proxy();
-    sync_warpgroup();
-    if (leader) {
-      if (row.partial < 0) epilogue.send(first_row, row);
-      ptx::mbarrier_arrive(K::empty(smem, K::kRowBarriers, rows.buffer()));
-      leaving = K::empty(smem, K::kQBarriers, queries.buffer());
-      if (K::kQueries == 1) release_q();
-    }
+    __syncwarp();
+    if (ptx::elect_one()) ptx::mbarrier_arrive(K::staged(smem, queries().buffer(), group));
   }
 };
 

@@ -76,14 +76,6 @@ struct Epilogue {
     return p.partial + static_cast<i64>(row.partial) * (K::kM * (K::kDimV + 2));
   }
 
-  __device__ __forceinline__ void send(int first_row, const Row& row) const {
-#pragma unroll
-    for (int slab = 0; slab < K::kSlabsV; ++slab)
-      ptx::tma_store(p.map_out, buffer + slab * K::kSlabBytesQ + group * 64 * 128, 64 * slab,
-                     first_row, row.head, row.batch);
-    ptx::bulk_commit();
-  }
-
   __device__ __forceinline__ void store_lse(const OnlineSoftmax& softmax, float sink, int first_row,
                                             const Row& row) const {
     if (p.lse == nullptr || thread % 4 != 0) return;

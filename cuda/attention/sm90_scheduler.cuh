@@ -56,8 +56,6 @@ struct Scheduler {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(K::full(smem, K::kRowBarriers, buffer));
       if (!more) break;
-      // Beside what makes scores there are not enough registers.
-      if (!K::kTerms && p.ahead) bring_next_section(ticket, q_tiles);
       wait(K::asked(smem), position.count & 1, kAsked);
       position.advance();
       if (lane == 0) ticket = next(total);
@@ -145,34 +143,6 @@ struct Scheduler {
   __device__ __forceinline__ int tile_at(int entry) const { return p.cols ? p.cols[entry] : entry; }
   __device__ __forceinline__ int column(int entry) const {
     return Listed<K::kHalves>(tile_at(entry)).col;
-  }
-
-  // Brings this row's share of the next section's queries, keys and values to L2: about as many
-  // rows as a section has run at a time, so that it comes before it is asked for, and not all of
-  // it at once when the rows of all CTAs end.
-  __device__ __forceinline__ void bring_next_section(int ticket, int q_tiles) const {
-    const int all_heads = p.batch * p.heads, shares = q_tiles - p.long_slots;
-    const int rest = ticket - p.long_slots * all_heads * p.splits;
-    if (rest < 0) return;
-    const int per_section = p.section * shares;
-    const int of_all = (rest / per_section + 1) * p.section + rest % per_section % p.section;
-    if (of_all >= all_heads) return;
-    const int share = rest % per_section / p.section;
-    const int batch = of_all / p.heads, head = of_all % p.heads, kv_head = head / p.heads_per_kv;
-    bring(p.q + batch * p.q_batch + head * p.q_head, p.q_row, p.seq_q, p.dim_qk, share, shares);
-    if (head % p.heads_per_kv != 0) return;  // another head brings them
-    bring(p.k + batch * p.k_batch + kv_head * p.k_head, p.k_row, p.seq_k, p.dim_qk, share, shares);
-    bring(p.v + batch * p.v_batch + kv_head * p.v_head, p.v_row, p.seq_k, p.dim_v, share, shares);
-  }
-
-  __device__ __forceinline__ void bring(const typename K::T* from, i64 row, int rows, int dim,
-                                        int share, int shares) const {
-    constexpr int kSector = 32 / sizeof(*from);  // elements of what L2 reads at least
-    const int each = ceil_div(rows, shares), first = share * each;
-    const int in_row = ceil_div(dim, kSector), count = min(each, rows - first) * in_row;
-    from += first * row;
-    for (int i = lane; i < count; i += 32)
-      ptx::prefetch_l2(from + i / in_row * row + i % in_row * kSector);
   }
 
   // How many entries of an ascending list have keys below the length.

@@ -70,7 +70,8 @@ enum Wait {
   kVFull,
   kVEmpty,
   kLanding,
-  kAsked
+  kAsked,
+  kStaged
 };
 
 template <typename T>
@@ -115,7 +116,6 @@ struct Params {
   int mask_batch, mask_head;  // strides of mask_of
   int batch, heads, heads_per_kv;
   int section;     // heads (of all batches) that are worked on at a time
-  int ahead;       // whether the next section's queries, keys and values are brought to L2
   int long_slots;  // query tiles of each head, the first of `work`, that come before,
   int splits;      // each in so many slices
   int seq_q, seq_k;
@@ -211,7 +211,8 @@ struct Shape {
   static constexpr int kRowBarriers = kVBarriers + 2 * kStages;
   static constexpr int kLandingBarrier = kRowBarriers + 2 * kRows;
   static constexpr int kAskedBarrier = kLandingBarrier + 1;
-  static constexpr int kBarrierCount = kAskedBarrier + 1;
+  static constexpr int kStagedBarriers = kAskedBarrier + 1;
+  static constexpr int kBarrierCount = kStagedBarriers + kQueries * kWarpgroups;
   static constexpr int kSmemBytes = kBarriers + 8 * kBarrierCount;
 
   __device__ static __forceinline__ u32 row_info(u32 smem, u32 index) {
@@ -226,6 +227,11 @@ struct Shape {
   // Where the loading warp says that the next row is to be looked up.
   __device__ static __forceinline__ u32 asked(u32 smem) {
     return smem + kBarriers + 8 * kAskedBarrier;
+  }
+  // Where the warps of a warpgroup say that its output is in the buffer, and that they are done
+  // with the row.
+  __device__ static __forceinline__ u32 staged(u32 smem, u32 buffer, int group) {
+    return smem + kBarriers + 8 * (kStagedBarriers + buffer * kWarpgroups + group);
   }
   // Barrier `index` of a ring whose first is `ring`.
   __device__ static __forceinline__ u32 full(u32 smem, int ring, u32 index) {

@@ -26,11 +26,6 @@ __device__ __forceinline__ void prefetch(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// Reads the 32 bytes at an address into L2, and waits for nothing.
-__device__ __forceinline__ void prefetch_l2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
-}
-
 // Copies the box at element coordinates (c0, c1, c2, c3), fastest axis first.
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, int c0, int c1,
                                          int c2, int c3, L2 use) {

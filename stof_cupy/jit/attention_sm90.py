@@ -109,7 +109,7 @@ class Sm90Config:
         tiles = (slabs_qk + slabs_v) * self.n * 128
         bitmap = self.m // 16 * 32 * 4 * -(-self.n // 64)
         places = self.n // 2 if self.scores else 8 if self.halves else 0
-        barriers = 2 * (self.queries + 2 * self.stages + _ROWS) + 2
+        barriers = 2 * (2 * self.stages + _ROWS + 1) + self.queries * (2 + self.warpgroups)
         stages = self.stages * (tiles + bitmap + places)
         return queries + stages + _ROWS * _ROW_BYTES + 8 * barriers
 
@@ -159,8 +159,9 @@ class Sm90Config:
         fewest = 2 if self.warpgroups == 1 else 1
         if not fewest <= self.blocks <= 3:
             return mismatch("blocks", self.blocks, f"{fewest} to 3")
-        if self.halves and (self.n != 128 or self.packed or self.scores or not self.overlaps):
-            return mismatch("halves", self, "128 keys, both products together, nothing beside")
+        supported = self.n == 128 and self.dim_v <= 128 and not (self.packed or self.scores)
+        if self.halves and not (supported and self.overlaps):
+            return mismatch("halves", self, "128 keys, values to 128, both products at once")
         wrong = self._registers_fault()
         if wrong is not None:
             return wrong
@@ -239,8 +240,8 @@ _STRIDES = (
     *(f"bias_{axis}" for axis in ("batch", "head", "row", "key")),
 )
 _SIZES = (
-    *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "ahead"),
-    *("long_slots", "splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+    *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"),
+    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
 )
 _PARAMS = (
     *((name, TENSOR_MAP) for name in _MAPS),

@@ -82,8 +82,9 @@ def attention(
         ``stof-cupy calibrate`` or else to an H100; or the paper's Eq. 1, with 16x16 blocks as
         printed or 64x64 ones, for row-wise or block-wise, and the model among those. ``"sm80"``:
         the model among the kernels that run on any GPU from sm_80 on, on Hopper too. ``"sm90"``:
-        the kernel of Hopper's own instructions, or UnsupportedError where it does not go. NumPy
-        arrays have one way only, whatever is selected.
+        the kernel of Hopper's own instructions, or UnsupportedError where it does not go; without
+        queries or keys those of ``"sm80"``, on Hopper. NumPy arrays have one way only, whatever is
+        selected.
     explain : bool
         Compute nothing and return what the kernels are predicted to take; for CuPy arrays.
 

@@ -44,6 +44,11 @@ class Problem:
     dim_qk: int
     dim_v: int
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is multiplied: what there is of the output is zeros."""
+        return min(self.batch, self.heads, self.seq_q, self.seq_k) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:

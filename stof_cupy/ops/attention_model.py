@@ -133,6 +133,8 @@ def _preferred(
     """
     check_select(select)
     kernels = _KERNELS.get(select)
+    if select == "sm90" and case.problem.empty and case.facts.arch == "90a":
+        kernels = SM80  # which write zeros
     if among is None:
         among = candidates(case, kernels)
     found = [each for each in among if kernels is None or each.kernel in kernels]

@@ -141,7 +141,7 @@ def legal(config: Config, case: Case) -> str:
         return str(shape.fault())
     if not config.spec(p).supports(case.facts.arch):
         return f"{case.facts.name} is sm_{case.facts.arch}: sm_90a alone"
-    if min(p.batch, p.heads, p.seq_q, p.seq_k) == 0:
+    if p.empty:
         return "an empty axis"
     if p.dim_qk > shape.dim_qk or p.dim_v > shape.dim_v:
         return f"head dims {p.dim_qk} and {p.dim_v}: at most {shape.dim_qk} and {shape.dim_v}"

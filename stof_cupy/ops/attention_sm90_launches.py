@@ -26,13 +26,7 @@ _L2_BYTES, _CTAS = 50 << 20, 132  # of arrays that are on no GPU
 
 
 def launches(
-    config: Config,
-    args: Args,
-    *,
-    ctas: int = 0,
-    section: int = 0,
-    ahead: bool = False,
-    report: int = 0,
+    config: Config, args: Args, *, ctas: int = 0, section: int = 0, report: int = 0
 ) -> tuple[list[Launch], list[Array]]:
     """Return the launches of a call, and the arrays made for them.
 
@@ -46,8 +40,6 @@ def launches(
     section : int
         Heads, of all batches, that are worked on at a time, after the configuration's long lists;
         0: as the schedule and the L2 have it, see `_order`.
-    ahead : bool
-        Whether each row of a section brings a share of the next one's inputs to L2.
     report : int
         With a bounded configuration: the address of four uint32 of pinned memory, zeros. Before it
         faults the kernel writes there what it waited for (``Wait`` in
@@ -89,7 +81,6 @@ def launches(
         "report": report,
         "batch": p.batch,
         "section": min(section, p.heads * p.batch),
-        "ahead": int(ahead),
         "long_slots": long_slots,
         "splits": config.splits,
     }

@@ -12,7 +12,12 @@ namespace host {
 
 static std::mt19937 chance(1);
 char* shared;
-unsigned cta_threads, cta_count;
+unsigned cta_threads, cta_count, elected;
+
+// Where others may come first, now and then a long way: what a thread does next need not be soon.
+static void perhaps_give_way() {
+  for (unsigned turns = chance() % (chance() % 8 ? 2 : 64); turns > 0; --turns) give_way();
+}
 
 struct Named {
   int arrived = 0;
@@ -30,17 +35,30 @@ void reach(int id, int members, bool wait) {
   }
 }
 
-// ---------------------------------------------------------------- what is brought to L2
+// ---------------------------------------------------------------- proxies
 
-static std::vector<unsigned long long> brought;  // addresses
+static std::vector<unsigned short> writer;  // of each byte not fenced, its thread; from 1
+static std::vector<std::vector<std::pair<unsigned, unsigned>>> unfenced(4096);
 
-extern "C" int take_brought(unsigned long long* to, int most) {
-  const int count = static_cast<int>(brought.size());
-  if (count <= most) {
-    std::copy(brought.begin(), brought.end(), to);
-    brought.clear();
-  }
-  return count;
+static unsigned short* writers(unsigned address) { return writer.data() + (at(address) - shared); }
+
+void written(unsigned address, unsigned bytes) {
+  std::fill_n(writers(address), bytes, threadIdx.x + 1);
+  unfenced[threadIdx.x].push_back({address, bytes});
+}
+
+void fence() {
+  for (const auto& [address, bytes] : unfenced[threadIdx.x])
+    for (unsigned i = 0; i < bytes; ++i)
+      if (writers(address)[i] == threadIdx.x + 1) writers(address)[i] = 0;
+  unfenced[threadIdx.x].clear();
+}
+
+// Where a copy or a product reads or writes.
+static bool all_fenced;
+static char* fenced(unsigned address, unsigned bytes) {
+  for (unsigned i = 0; i < bytes; ++i) all_fenced = all_fenced && writers(address)[i] == 0;
+  return at(address);
 }
 
 // ---------------------------------------------------------------- mbarriers and copies
@@ -172,6 +190,8 @@ static void reset() {
   copies.clear();
   for (Late& each : products) each = Late();
   for (Late& each : stores) each = Late();
+  for (auto& each : unfenced) each.clear();
+  std::fill(writer.begin(), writer.end(), 0);
 }
 
 // Whether nothing is left that the kernel should have waited for.
@@ -189,7 +209,10 @@ static Map map_of(const stof::ptx::TensorMap& from) {
   return map;
 }
 
-void commit_products() { products[threadIdx.x].commit(); }
+void commit_products() {
+  products[threadIdx.x].commit();
+  perhaps_give_way();
+}
 void commit_stores() { stores[threadIdx.x].commit(); }
 void wait_for_stores(unsigned pending) {
   Late& mine = stores[threadIdx.x];
@@ -205,7 +228,9 @@ static int col(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
 
 template <typename T>
 static float element(unsigned address) {
-  return number<T>(read<unsigned short>(address));
+  unsigned short bits;
+  std::memcpy(&bits, fenced(address, 2), 2);
+  return number<T>(bits);
 }
 
 template <typename T>
@@ -274,6 +299,9 @@ int launch(const Kernel& kernel, unsigned grid, unsigned seed) {
   cta_threads = kernel.threads;
   cta_count = kernel.ctas;
   chance.seed(seed);
+  elected = chance() % 32;
+  writer.assign(kernel.ctas * kEach, 0);
+  all_fenced = true;
   std::mt19937 random(seed);
   Cta all(kernel.threads * kernel.ctas);
   cta = &all;
@@ -284,6 +312,7 @@ int launch(const Kernel& kernel, unsigned grid, unsigned seed) {
     reset();
     if (!run_cta(random)) return 1;
     if (!settled()) return 2;
+    if (!all_fenced) return 3;
   }
   return 0;
 }
@@ -291,10 +320,6 @@ int launch(const Kernel& kernel, unsigned grid, unsigned seed) {
 }  // namespace host
 
 namespace stof::ptx {
-
-void prefetch_l2(const void* from) {
-  host::brought.push_back(reinterpret_cast<unsigned long long>(from));
-}
 
 void mbarrier_init(u32 barrier, u32 arrivals) {
   assert(barrier % 8 == 0 && arrivals > 0);
@@ -308,6 +333,7 @@ void mbarrier_arrive(u32 barrier) {
   assert(b.pending > 0);
   --b.pending;
   b.settle();
+  host::perhaps_give_way();
 }
 
 void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
@@ -331,8 +357,8 @@ void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {
   const u32 place = host::address_in(cta, to);
   assert(to % 8 == 0);
   const auto move = [=] {
-    host::write(place, x);
-    host::write(place + 4, y);
+    std::memcpy(host::fenced(place, 4), &x, 4);
+    std::memcpy(host::fenced(place + 4, 4), &y, 4);
   };
   host::copies.push_back({move, host::address_in(cta, barrier), 8});
 }
@@ -345,7 +371,7 @@ void tma_load_to(u32 cta, u32 to, const TensorMap& map, u32 barrier, int c0, int
     host::walk(tensor, {c0, c1, c2, c3}, [&](u32 place, const char* from) {
       u16 x = 0;
       if (from) std::memcpy(&x, from, 2);
-      host::write(host::address_in(cta, host::swizzled(to + place)), x);
+      std::memcpy(host::fenced(host::address_in(cta, host::swizzled(to + place)), 2), &x, 2);
     });
   };
   host::copies.push_back({move, host::address_in(cta, barrier), host::bytes(tensor)});
@@ -360,8 +386,8 @@ void tma_load_multicast(u32 to, const TensorMap& map, u32 barrier, int c0, int c
 void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
   assert(to % 16 == 0 && bytes % 16 == 0 && reinterpret_cast<unsigned long long>(from) % 16 == 0);
   const u32 place = host::absolute(to);
-  host::copies.push_back(
-      {[=] { std::memcpy(host::at(place), from, bytes); }, host::absolute(barrier), bytes});
+  host::copies.push_back({[=] { std::memcpy(host::fenced(place, bytes), from, bytes); },
+                          host::absolute(barrier), bytes});
 }
 
 void tma_store(const TensorMap& map, u32 from, int c0, int c1, int c2, int c3) {
@@ -369,7 +395,8 @@ void tma_store(const TensorMap& map, u32 from, int c0, int c1, int c2, int c3) {
   assert(from % host::kSwizzleAtom == 0 && tensor.box[0] == 64);
   host::stores[threadIdx.x].open.push_back([=] {
     host::walk(tensor, {c0, c1, c2, c3}, [&](u32 place, char* to) {
-      if (to) std::memcpy(to, host::at(host::swizzled(from + place)), 2);
+      const char* inside = host::fenced(host::swizzled(from + place), 2);
+      if (to) std::memcpy(to, inside, 2);
     });
   });
 }

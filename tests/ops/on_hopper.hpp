@@ -7,7 +7,7 @@
 //
 // What is asynchronous on the GPU happens late here, to show who does not wait for it: a copy into
 // shared memory lands at a random time, a product reads its operands when somebody waits for it,
-// and so does a store.
+// and so does a store. What a thread wrote itself and did not fence, none of them may touch.
 #pragma once
 
 #include <cassert>
@@ -23,6 +23,7 @@ constexpr unsigned kEach = 1 << 18;   // bytes of each CTA
 constexpr unsigned kOfCta = 1 << 20;  // an address of CTA r of the cluster has r + 1 times this
 
 extern unsigned cta_threads, cta_count;  // of the cluster
+extern unsigned elected;                 // the lane that elect_one() chooses
 inline unsigned rank() { return threadIdx.x / cta_threads; }
 inline Index thread_of_cta() { return {threadIdx.x % cta_threads, 0, 0}; }
 inline Index block_of_cta() { return {blockIdx.x + rank(), 0, 0}; }
@@ -50,9 +51,14 @@ X read(unsigned address) {
   return x;
 }
 
+// Threads' own writes are seen by copies and products once the thread has fenced them.
+void written(unsigned address, unsigned bytes);
+void fence();
+
 template <typename X>
 void write(unsigned address, X x) {
   std::memcpy(at(address), &x, sizeof x);
+  written(absolute(address), sizeof x);
 }
 
 // ---------------------------------------------------------------- warps
@@ -86,7 +92,7 @@ struct Kernel {
 };
 
 // Runs CTAs, cluster after cluster. 0 for a good end, 1 for threads that wait forever, 2 for copies
-// that nobody waited for.
+// that nobody waited for, 3 for copies or products of what was not fenced.
 int launch(const Kernel& kernel, unsigned grid, unsigned seed);
 
 }  // namespace host
@@ -120,7 +126,6 @@ bool mbarrier_try_wait(u32 barrier, u32 parity);
 bool mbarrier_test(u32 barrier, u32 parity);
 
 inline void prefetch(const TensorMap&) {}
-void prefetch_l2(const void* from);
 inline void after_earlier_kernels() {}
 inline u32 cluster_rank() { return host::rank(); }
 void store_async(u32 to, u32 barrier, u32 cta, float x, float y);
@@ -151,10 +156,13 @@ template <typename X>
 X opaque(X x) {
   return x;
 }
-inline bool elect_one() { return threadIdx.x % 32 == 0; }
+inline bool elect_one() {
+  host::meet_warp();
+  return threadIdx.x % 32 == host::elected;
+}
 inline void barrier_sync(int id, int threads) { host::reach(id, threads, true); }
 inline void barrier_arrive(int id, int threads) { host::reach(id, threads, false); }
-inline void fence_async_proxy() {}
+inline void fence_async_proxy() { host::fence(); }
 template <int>
 void take_registers() {}
 template <int>

@@ -39,6 +39,10 @@ extern "C" int launch(const void* packed, unsigned grid, unsigned seed) {{
   return host::launch({{run, {threads}, {cluster}}}, grid, seed);
 }}
 """
+_FAULTS = (
+    *("", "threads wait forever", "left before its copies were done"),
+    "a copy or product of what its writer has not fenced",
+)
 
 
 def launch(spec: KernelSpec, grid: int, fields: dict[str, Any], *, seed: int = 0) -> None:
@@ -48,7 +52,7 @@ def launch(spec: KernelSpec, grid: int, fields: dict[str, Any], *, seed: int = 0
     values = tuple(fields[name] for name, _ in spec.params)
     packed = np.array([values], spec.params_dtype())
     status = _compiled(spec)(packed.ctypes.data, grid, seed)
-    assert status == 0, ("", "threads wait forever", "left before its copies were done")[status]
+    assert status == 0, _FAULTS[status]
 
 
 def attend(
@@ -58,21 +62,16 @@ def attend(
     overflow: bool = False,
     ctas: int = 3,
     section: int = 2,
-    ahead: bool = False,
     seed: int = 0,
-) -> set[int]:
-    """Run the attention with a few CTAs, one after the other, as its launches say.
-
-    Returns the addresses of what was brought to L2.
-    """
+) -> None:
+    """Run the attention with a few CTAs, one after the other, as its launches say."""
     with mock.patch.object(tensormap, "tensor_map", encode):
-        every, used = launches(config, args, ctas=ctas, section=section, ahead=ahead)
+        every, used = launches(config, args, ctas=ctas, section=section)
     flag = np.array([overflow], np.int32)
     for spec, grid, fields in every:
         fields["overflow"] = flag.ctypes.data
         launch(spec, grid, fields, seed=seed)
     assert used[0] == 0, "the next launch would not begin at the first row"
-    return _brought(every[0].spec)
 
 
 def encode(
@@ -90,16 +89,8 @@ def encode(
     return made + bytes(128 - len(made))
 
 
-def _brought(spec: KernelSpec) -> set[int]:
-    take = _library(spec).take_brought
-    some = np.empty(1 << 16, np.uint64)
-    count = take(ctypes.c_void_p(some.ctypes.data), len(some))
-    assert count <= len(some)
-    return {int(each) for each in some[:count]}
-
-
 @cache
-def _library(spec: KernelSpec) -> ctypes.CDLL:
+def _compiled(spec: KernelSpec) -> Callable[..., int]:
     source = _KERNEL.format(
         header=spec.header,
         type=spec.type,
@@ -108,12 +99,7 @@ def _library(spec: KernelSpec) -> ctypes.CDLL:
         smem=spec.smem_bytes,
         cluster=spec.cluster,
     )
-    return on_host.library(source)
-
-
-@cache
-def _compiled(spec: KernelSpec) -> Callable[..., int]:
-    function = _library(spec).launch
+    function = on_host.library(source).launch
     function.restype = ctypes.c_int
     function.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     called: Callable[..., int] = function

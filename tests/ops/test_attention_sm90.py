@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,9 +12,8 @@ from stof_cupy import masks
 from stof_cupy.jit.attention_sm90 import Sm90Config
 from stof_cupy.ops.attention_sm90 import Config
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
-from tests.ops import forced, fuzz_case, fuzz_check
+from tests.ops import forced, fuzz_case, fuzz_check, on_hopper
 from tests.ops.hopper_case import (
-    BIG,
     HALF_SLAB,
     HALVES,
     IN_SEQUENCE,
@@ -44,32 +44,6 @@ def test_the_code_computes_attention(config: Sm90Config, seed: int) -> None:
     case = Case.draw(seed, config, "bfloat16", (1, 15, 64, 100, 128, 200))
     how = {"ctas": 1 + seed % 4, "section": seed % 4, "long_slots": seed % 5}
     compare(case, *run_on_cpu(config, case, **how, seed=seed))
-
-
-@pytest.mark.parametrize("config", [SMALL, BIG, HALF_SLAB], ids=lambda c: c.name)
-@pytest.mark.parametrize("long_slots, splits", [(0, 1), (1, 1), (1, 2)])
-def test_the_inputs_of_all_sections_but_the_first_are_brought(
-    config: Sm90Config, long_slots: int, splits: int
-) -> None:
-    g = rng(3)
-    dims, section, seq_q, seq_k = (config.dim_qk, config.dim_v), 2, 300, 170
-    wide = [random_array(g, (2, s, h, max(dims) + 16), "bfloat16")
-            for s, h in ((seq_q, 6), (seq_k, 3), (seq_k, 3))]  # fmt: skip
-    q, k, v = (x.swapaxes(1, 2)[..., : dims[i > 1]] for i, x in enumerate(wide))
-    case = Case(q, k, v, masks.sliding_window(seq_q, seq_k, window=40, align="top-left").tobsr())
-    out = poison((*q.shape[:3], dims[1]), q.dtype)
-    how = Config(config, long_slots=long_slots, splits=splits)
-    brought = attend(how, case.args(out), ctas=4, section=section, ahead=True)
-    exact, _, low = case.oracle()
-    assert_close(out, exact, low)
-    wanted = set()
-    for x, group in ((q, 1), (k, 2), (v, 2)):
-        for head in range(section // group, 2 * x.shape[1]):
-            batch, at = divmod(head, x.shape[1])
-            first = x[batch, at].ctypes.data
-            row, sectors = np.arange(x.shape[2])[:, None], np.arange(x.shape[3] // 16)
-            wanted |= {*(first + x.strides[2] * row + 32 * sectors).ravel().tolist()}
-    assert brought == wanted
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -219,6 +193,22 @@ def test_runs_of_the_code_are_equal_whatever_the_order_of_its_threads() -> None:
     for seed in range(1, 4):
         again, _ = run_on_cpu(ODD, case, seed=seed, ctas=seed)
         assert np.array_equal(again.view("u2"), first.view("u2"))
+
+
+def test_outputs_are_fenced_before_they_are_sent() -> None:
+    """Without the fence the GPU would be right most of the time; the emulation is not."""
+    case = Case.draw(1, SMALL, "bfloat16", (100,))
+    run_on_cpu(SMALL, case)
+    without = on_hopper._KERNEL.replace(
+        '#include "{', '#define fence_async_proxy wgmma_fence\n#include "{'
+    )
+    compiled = on_hopper._compiled.__wrapped__
+    with (
+        mock.patch.object(on_hopper, "_KERNEL", without),
+        mock.patch.object(on_hopper, "_compiled", compiled),
+        pytest.raises(AssertionError, match="not fenced"),
+    ):
+        run_on_cpu(SMALL, case)
 
 
 # ---------------------------------------------------------------- slices

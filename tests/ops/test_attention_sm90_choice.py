@@ -59,6 +59,7 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
         ({"n": 120}, "n:"),
         ({"stages": 4}, "shared memory"),
         ({"halves": True, "n": 112}, "halves"),
+        ({"halves": True, "dim_qk": 64, "dim_v": 192, "queries": 1}, "halves"),
         ({"halves": True, "packed": True}, "halves"),
         ({"blocks": 2}, "registers|shared memory"),
         ({"dim_v": 80}, "head dims"),
@@ -100,6 +101,17 @@ def test_the_error_says_why_not() -> None:
     for run in (choose, explain):
         with pytest.raises(UnsupportedError, match=r"^select: got 'sm90'.*: a negative scale$"):
             run(case, select="sm90")
+
+
+@pytest.mark.parametrize("axis", ["batch", "heads", "seq_q", "seq_k"])
+def test_without_queries_or_keys_another_kernel_runs(axis: str) -> None:
+    sizes = {"seq_q": 100, "seq_k": 100, "kv_heads": 12} | {axis: 0}
+    for mask in (None, masks.BsrMask(np.ones((sizes["seq_q"], sizes["seq_k"]), bool))):
+        case = gpus.case(100, mask, **sizes)
+        assert choose(case, select="sm90") == choose(case, select="sm80")
+        assert explain(case, select="sm90") == explain(case, select="sm80")
+        with pytest.raises(UnsupportedError, match="sm_90a alone"):
+            choose(replace(case, facts=gpus.A100), select="sm90")
 
 
 def test_packed_keys_need_a_mask_that_the_cpu_knows() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from stof_cupy import attention, masks
 from stof_cupy.errors import UnsupportedError
+from stof_cupy.jit import launch
 from stof_cupy.jit.attention_sm90 import SM90_CONFIGS, Sm90Config
-from stof_cupy.ops import attention_cuda
+from stof_cupy.ops import _counters, attention_cuda
 from stof_cupy.ops.attention_sm90 import Config, shapes
 from stof_cupy.testing import poison, random_array, rng, strided
 from tests.ops import gpus
@@ -204,6 +205,26 @@ def test_captured_launches_run_again(hopper: Any) -> None:
 
 
 @pytest.mark.gpu
+def test_the_first_call_may_be_captured(hopper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process of its own: no kernel is loaded, and there are no counters."""
+    q, k, v = (hopper.asarray(random_array(rng(n), (2, 4, 500, 64), "float16")) for n in range(3))
+    want, out = attention(q, k, v, select="sm90"), hopper.empty_like(q)
+    monkeypatch.setattr(launch, "_kernels", {})
+    monkeypatch.setattr(_counters, "_made", {})
+    stream = hopper.cuda.Stream(non_blocking=True)
+    hopper.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        attention(q, k, v, select="sm90", out=out)
+        graph = stream.end_capture()
+        for _ in range(3):
+            out.fill(0)
+            graph.launch(stream)
+            stream.synchronize()
+            assert hopper.array_equal(out, want)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("config", [*SM90_CONFIGS, PACKED], ids=lambda c: c.name)
 def test_slices(hopper: Any, config: Sm90Config) -> None:
     for seed in range(6):
@@ -235,3 +256,11 @@ def test_a_call_that_asks_for_it(hopper: Any) -> None:
     hopper.testing.assert_allclose(got, attention(q, k, v, mask), atol=4e-3)
     with pytest.raises(UnsupportedError, match="negative"):
         attention(q, k, v, mask, select="sm90", scale=-1.0)
+
+
+@pytest.mark.gpu
+def test_a_call_that_asks_for_it_without_queries_or_keys(hopper: Any) -> None:
+    q, none = (hopper.ones((1, 4, seq, 64), np.float16) for seq in (300, 0))
+    out, lse = attention(q, none, none, select="sm90", return_lse=True)
+    assert not out.any() and hopper.isneginf(lse).all()
+    assert attention(none, q, q, select="sm90").shape == none.shape
