@@ -30,13 +30,21 @@ class Counters:
     def __init__(self) -> None:
         import cupy
 
-        if cupy.cuda.get_current_stream().is_capturing():
-            hint = "run it once on this device before"
-            raise UnsupportedError(mismatch("first call", "in a stream capture", "eager", hint))
-        # Not from CuPy's pool, which could be of a stream: the words are zeroed for all streams.
-        with cupy.cuda.using_allocator(None):
-            self._words = cupy.zeros(self._TURNS + self._CAPTURED, np.int32)
-        cupy.cuda.get_current_stream().synchronize()
+        capturing = cupy.cuda.get_current_stream().is_capturing()
+        try:
+            # Not from CuPy's pool, which could be of a stream: the words are zeroed for all
+            # streams. And now, on a stream of its own, as the current one may be capturing.
+            with cupy.cuda.Stream(non_blocking=True) as stream, cupy.cuda.using_allocator(None):
+                self._words = cupy.zeros(self._TURNS + self._CAPTURED, np.int32)
+                stream.synchronize()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if not capturing:
+                raise
+            hint = f"run it once on this device before ({error})"
+            expected = "a relaxed one, or none"
+            raise UnsupportedError(
+                mismatch("first call", "in a strict stream capture", expected, hint)
+            ) from error
         self._lock = threading.Lock()
         self._turn, self._captured = 0, 0
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # captured ones, by count

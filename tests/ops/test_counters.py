@@ -17,14 +17,38 @@ from stof_cupy.ops._counters import Counters, counters, give_back, taking
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """Return the stream of a CuPy that is none."""
-    one = SimpleNamespace(capturing=False, synchronize=lambda: None)
+    """Return the current stream of a CuPy that is none; what was `done`, on it and on others."""
+    one = SimpleNamespace(capturing=False, strict=False, done=[])
     one.is_capturing = lambda: one.capturing
 
+    class Stream:
+        entered = False
+
+        def __init__(self, non_blocking: bool) -> None:
+            assert non_blocking  # or it would wait for, and be captured with, the default stream
+
+        def __enter__(self) -> Stream:
+            Stream.entered = True
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            Stream.entered = False
+
+        def synchronize(self) -> None:
+            one.done.append("waited for another stream")
+
     def zeros(count: int, dtype: type) -> SimpleNamespace:
+        if one.strict:
+            raise OSError("cudaErrorStreamCaptureUnsupported")
+        one.done.append(f"zeroed on {'another' if Stream.entered else 'the current'} stream")
         return SimpleNamespace(data=SimpleNamespace(ptr=0))
 
-    cuda = SimpleNamespace(get_current_stream=lambda: one, using_allocator=nullcontext)
+    cuda = SimpleNamespace(
+        get_current_stream=lambda: one,
+        using_allocator=nullcontext,
+        Stream=Stream,
+        runtime=SimpleNamespace(CUDARuntimeError=OSError),
+    )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, zeros=zeros))
     monkeypatch.setattr(_counters, "_made", {})
     yield one
@@ -37,6 +61,26 @@ def test_launches_take_them_in_turn(stream: SimpleNamespace) -> None:
     addresses = {made.take(2**16) for _ in range(9)}
     turns = {4 * (300 + i * 2**16) for i in range(3)}, {4 * i * 2**16 for i in range(4)}
     assert addresses == turns[0] | turns[1]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_the_first_may_be_in_a_capture(stream: SimpleNamespace, capturing: bool) -> None:
+    stream.capturing = capturing
+    assert counters(0).take() == 4 * Counters._TURNS * capturing
+    assert stream.done == ["zeroed on another stream", "waited for another stream"]
+
+
+def test_the_first_in_a_capture_that_allows_no_allocation(stream: SimpleNamespace) -> None:
+    stream.strict = stream.capturing = True
+    with pytest.raises(
+        UnsupportedError, match=r"strict stream capture.*run it once on this device"
+    ):
+        counters(0)
+    stream.capturing = False
+    with pytest.raises(OSError):  # which is no fault of the capture
+        counters(0)
+    stream.strict = False
+    assert counters(0).take() == 0
 
 
 def test_captured_launches_take_their_own(stream: SimpleNamespace) -> None:
