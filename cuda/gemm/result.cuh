@@ -31,19 +31,34 @@ __device__ __forceinline__ void couple(float (&mine)[2], const uint2& other,
   for (int e = 0; e < 2; ++e) mine[e] = first ? low[e] : high[e];
 }
 
-// Statistics of 64 columns of a row that kLanes lanes hold, kEach pairs each, rounded as they are
-// stored; `cols(i)` is where pair i is among the `count` columns that are. The first lane of those
-// writes mean and squared distances to `to`, if `inside`.
-template <typename T, int kLanes, int kEach, class Columns>
-__device__ __forceinline__ void tell_statistics(const u32 (&pairs)[kEach], int count, bool first,
-                                                bool inside, float* to, const Columns& cols) {
+// Stores columns `col`, even, and col + 1 of a row, as far as they are in C.
+template <bool kHeads, typename T, class Params>
+__device__ __forceinline__ void store_pair(const Params& p, i64 row, int col, u32 x) {
+  if (row >= p.m || col >= p.n) return;
+  T* const to = p.c + place_of<kHeads>(p, row, col);
+  if (p.pairs_c && col + 1 < p.n) {
+    *reinterpret_cast<u32*>(to) = x;
+  } else {
+    to[0] = T{static_cast<u16>(x & 0xffff)};
+    if (col + 1 < p.n) to[1] = T{static_cast<u16>(x >> 16)};
+  }
+}
+
+// Tells mean and squared distances of 64 columns of a row, from `col` on, as far as they are in C:
+// rounded as they are stored. Of kLanes lanes each has kEach pairs, from 8 columns in turn.
+template <typename T, int kLanes, int kEach, class Params>
+__device__ __forceinline__ void tell_statistics(const Params& p, const u32 (&pairs)[kEach], i64 row,
+                                                int col, int lane) {
+  float* const to = p.statistics + (row * ceil_div(p.n, 64) + col / 64) * 2;
+  const int count = min(64, p.n - col);
+  const bool first = lane == 0, inside = row < p.m && col < p.n;
   float sum = 0.f, squares = 0.f;
   const auto each = [&](const auto& take) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if (cols(i) + e < count)
+        if (8 * i + 2 * lane + e < count)
           take(ptx::to_float(T{static_cast<u16>(pairs[i] >> (16 * e) & 0xffff)}));
   };
   each([&](float x) { sum += x; });

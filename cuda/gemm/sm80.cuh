@@ -245,9 +245,7 @@ struct Sm80 {
       for (int slab = 0; slab < kColumns / 64; ++slab) {
         const int first = col0 + 64 * slab, col = 64 * slab + 2 * lane;
         const u32 both[1] = {ptx::load_shared_4(TileC::address(base, row, col / 8) + col % 8 * 2)};
-        float* const to = p.statistics + ((row0 + row) * ceil_div(p.n, 64) + first / 64) * 2;
-        tell_statistics<T, 32>(both, min(64, p.n - first), lane == 0,
-                               row0 + row < p.m && first < p.n, to, [&](int) { return 2 * lane; });
+        tell_statistics<T, 32>(p, both, row0 + row, first, lane);
       }
   }
 };

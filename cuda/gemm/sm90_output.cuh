@@ -4,14 +4,13 @@
 
 #include "epilogue/ahead.cuh"
 #include "gemm/result.cuh"
+#include "gemm/sm90_blocks.cuh"
 #include "gemm/sm90_norm.cuh"
 #include "gemm/sm90_pieces.cuh"
 #include "gemm/sm90_shape.cuh"
-#include "pipeline.cuh"
+#include "gemm/sm90_transposed.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/shared.cuh"
-#include "ptx/stmatrix.cuh"
-#include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "unroll.cuh"
 
@@ -27,9 +26,7 @@ struct Output {
   const u32 smem;
   const int rank, group, thread;
   const int sharer;  // which part of a tile is this warpgroup's
-  const u32 memory;  // of the warpgroup
-  const Waiter<K::kBounded> wait;
-  u32 count = 0;  // blocks stored
+  Buffers<K> buffers;
   RowStatistics<K> statistics;
 
   __device__ __forceinline__ Output(const Params& params, u32 shared, int cta, int warpgroup)
@@ -39,9 +36,8 @@ struct Output {
         group(warpgroup),
         thread(threadIdx.x % 128),
         sharer(K::kPingPong ? 0 : warpgroup),
-        memory(shared + K::kOut + warpgroup * K::kOutBytes),
-        wait(params.report),
-        statistics{params, shared, cta, warpgroup, thread, wait} {}
+        buffers{params, shared, warpgroup, thread, Waiter<K::kBounded>(params.report)},
+        statistics{params, shared, cta, warpgroup, thread, buffers.wait} {}
 
   __device__ __forceinline__ void take(Sums& sums, const Unit& unit) {
     if constexpr (K::kSplit) {
@@ -52,7 +48,7 @@ struct Output {
     if constexpr (K::kAcross > 0)
       store_normalised(sums, unit);
     else if constexpr (K::kSwapped)
-      store_transposed(sums, unit);
+      Transposed<K>{p, group, thread, buffers.memory}.store(sums[0], unit, first_row(unit));
     else
       store(sums, unit);
   }
@@ -65,8 +61,6 @@ struct Output {
   __device__ __forceinline__ void finish() const {
     if (!K::kSwapped && thread == 0) ptx::bulk_wait_read();
   }
-
-  __device__ __forceinline__ void sync() const { sync_warpgroup(group); }
 
   // The first of a unit's rows of A that are this warpgroup's.
   __device__ __forceinline__ int first_row(const Unit& unit) const {
@@ -124,12 +118,6 @@ struct Output {
     return thread / 32 * 16 + thread % 32 / 4 + 8 * r;
   }
 
-  // The 64 x 64 blocks of a unit that lie in the output, row after row.
-  struct Blocks {
-    int row, col;      // of the first, in the output
-    int down, across;  // how many
-  };
-
   __device__ __forceinline__ Blocks blocks(const Unit& unit) const {
     constexpr int kColumns = K::kN / K::kHalves, kEach = kColumns / K::kJoined;
     const int row = first_row(unit);
@@ -141,53 +129,34 @@ struct Output {
   // Starts to read the residual of a unit, as far as there are buffers for it. If kSplit, that is
   // done when it is known who needs it.
   __device__ __forceinline__ void read_ahead(const Unit& unit) const {
-    if constexpr (K::kReadsAhead && !K::kSplit) read_first(blocks(unit));
-  }
-
-  __device__ __forceinline__ void read_first(const Blocks& all) const {
-    if (thread != 0 || !p.mapped_residual) return;
-    ptx::bulk_wait_read();
-#pragma unroll 1
-    for (int i = 0; i < K::kBuffers; ++i) read_block(all, count, i);
-  }
-
-  // Starts to read the residual of a unit's i-th block, where `before` were stored before the unit.
-  __device__ __forceinline__ void read_block(const Blocks& all, u32 before, int i) const {
-    if (i >= all.down * all.across) return;
-    const u32 number = (before + i) % K::kBuffers;
-    const u32 barrier = K::ahead(smem, group, number);
-    ptx::mbarrier_arrive_expect(barrier, K::kBlockBytes);
-    ptx::tma_load(memory + number * K::kBlockBytes, p.map_residual, barrier,
-                  all.col + i % all.across * 64, all.row + i / all.across * 64, 0, 0,
-                  ptx::L2::kNormal);
+    if constexpr (K::kReadsAhead && !K::kSplit) buffers.read_first(blocks(unit));
   }
 
   __device__ __forceinline__ void store(const Sums& sums, const Unit& unit) {
     const epilogue::Operands operands = K::operands(p);
     const Blocks all = blocks(unit);
-    const u32 before = count;
-    if constexpr (K::kReadsAhead && K::kSplit) read_first(all);
+    const u32 before = buffers.count;
+    if constexpr (K::kReadsAhead && K::kSplit) buffers.read_first(all);
     constexpr int kAround = K::kN / (64 * K::kHalves);
     unrolled<0, K::kBlocks * kAround>([&](auto i) {
       constexpr int kDown = decltype(i)::value / kAround, kAcross = decltype(i)::value % kAround;
       if (kDown >= all.down || kAcross >= all.across) return;
       const int row = all.row + 64 * kDown, col = all.col + 64 * kAcross;
-      const u32 number = count % K::kBuffers;
-      const u32 buffer = memory + number * K::kBlockBytes;
+      const u32 number = buffers.number(), buffer = buffers.address(number);
       Ahead ahead;
       ahead.load(operands, *this, row, col);
-      make_ready(buffer, number, row, col);
+      buffers.make_ready(buffer, number, row, col);
       stage<kAcross>(sums[kDown], buffer, row, col, operands, ahead);
-      send(buffer, row, col);
-      ++count;
-      if constexpr (K::kReadsAhead) read_next(all, before);
+      buffers.send(buffer, row, col);
+      ++buffers.count;
+      if constexpr (K::kReadsAhead) buffers.read_next(all, before);
     });
   }
 
   // 64 rows at a time; how many is the same in all CTAs of the cluster.
   __device__ __forceinline__ void store_normalised(Sums& sums, const Unit& unit) {
     const Blocks all = blocks(unit);
-    const u32 before = count;
+    const u32 before = buffers.count;
 #pragma unroll 1
     for (int down = 0; down < all.down; ++down) {  // one code for both
       store_rows(sums[0], all, before, all.row + 64 * down);
@@ -204,19 +173,18 @@ struct Output {
     const epilogue::Operands operands = K::operands(p);
     if (!(K::kReadsAhead && p.mapped_residual)) {
       if (thread == 0) ptx::bulk_wait_read();
-      sync();
+      buffers.sync();
     }
 #pragma unroll
     for (int across = 0; across < K::kN / 64; ++across) {
       if (across < all.across) {
-        const u32 number = (count + across) % K::kBuffers;
-        const u32 buffer = memory + number * K::kBlockBytes;
+        const u32 number = buffers.number(across), buffer = buffers.address(number);
         if constexpr (K::kReadsAhead) {
           if (p.mapped_residual) {
-            wait(K::ahead(smem, group, number), (count + across) / K::kBuffers & 1, kResidual);
+            buffers.wait_for(number, across);
           } else {
-            fill(buffer, row, all.col + 64 * across);
-            sync();
+            buffers.fill(buffer, row, all.col + 64 * across);
+            buffers.sync();
           }
         }
         Ahead ahead;
@@ -232,7 +200,7 @@ struct Output {
 #pragma unroll
     for (int across = 0; across < K::kN / 64; ++across) {
       if (across < all.across) {
-        const u32 buffer = memory + count % K::kBuffers * K::kBlockBytes;
+        const u32 buffer = buffers.address(buffers.number());
         const int col = all.col + 64 * across;
         u32 weight[8], shift[8] = {};
         load_norm(weight, p.norm_weight, col);
@@ -245,11 +213,11 @@ struct Output {
             const int at = 32 * across + 8 * j + 4 * (i / 2) + 2 * (i % 2);
             r[i] = normalised(x[at], x[at + 1], i % 2, weight[2 * j + i / 2], shift[2 * j + i / 2]);
           }
-          put(buffer, j, r);
+          buffers.put(buffer, j, r);
         }
-        send(buffer, row, col);
-        ++count;
-        if constexpr (K::kReadsAhead && K::kBlocks > 1) read_next(all, before);
+        buffers.send(buffer, row, col);
+        ++buffers.count;
+        if constexpr (K::kReadsAhead && K::kBlocks > 1) buffers.read_next(all, before);
       }
     }
   }
@@ -269,49 +237,6 @@ struct Output {
     const float scale = statistics.scale[r], mean = statistics.mean[r];
     return ptx::pack<T>(fmaf((x - mean) * scale, weight[0], shift[0]),
                         fmaf((y - mean) * scale, weight[1], shift[1]));
-  }
-
-  // Waits until the next block may be staged: the buffer is free, and has the residual.
-  __device__ __forceinline__ void make_ready(u32 buffer, u32 number, int row, int col) const {
-    if (K::kReadsAhead && p.mapped_residual) {
-      wait(K::ahead(smem, group, number), count / K::kBuffers & 1, kResidual);
-      return;
-    }
-    if (thread == 0) ptx::bulk_wait_read<K::kBuffers - 1>();
-    sync();
-    if constexpr (K::kReadsAhead) {
-      fill(buffer, row, col);
-      sync();
-    }
-  }
-
-  // Reads on into the buffer of the block before the last one, which has left, or is about to.
-  __device__ __forceinline__ void read_next(const Blocks& all, u32 before) const {
-    if (thread != 0 || !p.mapped_residual) return;
-    const int next = static_cast<int>(count - before) - 2 + K::kBuffers;
-    if (next < K::kBuffers) return;
-    ptx::bulk_wait_read<1>();
-    read_block(all, before, next);
-  }
-
-  // The residual, where there is no tensor map of it.
-  __device__ __forceinline__ void fill(u32 buffer, int row, int col) const {
-#pragma unroll 4
-    for (int i = thread; i < 64 * 32; i += 128) {
-      const int r = i / 32, pair = i % 32;
-      u32 x = 0;
-      if (row + r < p.m) {
-        const T* const from = static_cast<const T*>(p.residual) +
-                              static_cast<i64>(row + r) * p.residual_row + col + 2 * pair;
-        x = epilogue::load_pair(from, p.n - col - 2 * pair, p.pairs_residual != 0);
-      }
-      ptx::store_shared_4(place(buffer, r, pair), x);
-    }
-  }
-
-  // Where a pair of columns of a row is in a buffer: in 128-byte swizzled rows, as a box has them.
-  __device__ static __forceinline__ u32 place(u32 buffer, int row, int pair) {
-    return buffer + row * 128 + ((pair / 4 ^ row % 8) << 4) + pair % 4 * 4;
   }
 
   // 64 columns of the output to a buffer, over the residual.
@@ -335,7 +260,7 @@ struct Output {
         apply(x, operands, ahead, buffer, row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
       }
-      put(buffer, j, r);
+      buffers.put(buffer, j, r);
     }
     if constexpr (K::Epilogue::kStatistics) {
       __syncwarp();  // a warp's rows are its own
@@ -344,19 +269,10 @@ struct Output {
         u32 pairs[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          pairs[i] = ptx::load_shared_4(place(buffer, row_of(r), 4 * i + thread % 4));
-        tell<4>(pairs, row + row_of(r), col, thread % 4);
+          pairs[i] = ptx::load_shared_4(buffers.place(buffer, row_of(r), 4 * i + thread % 4));
+        tell_statistics<T, 4>(p, pairs, row + row_of(r), col, thread % 4);
       }
     }
-  }
-
-  // Tells the statistics of 64 columns of a row, of which kLanes lanes have 8 in turn.
-  template <int kLanes, int kEach>
-  __device__ __forceinline__ void tell(const u32 (&pairs)[kEach], i64 row, int col,
-                                       int lane) const {
-    float* const to = p.statistics + (row * ceil_div(p.n, 64) + col / 64) * 2;
-    tell_statistics<T, kLanes>(pairs, min(64, p.n - col), lane == 0, row < p.m && col < p.n, to,
-                               [&](int i) { return 8 * i + 2 * lane; });
   }
 
   // The epilogue of this thread's pair in 8 columns of a block, of the first 8 rows or the others
@@ -371,93 +287,9 @@ struct Output {
     ahead.rows.give(here, r);
     if constexpr (K::kReadsAhead) {
       here.has_residual = true;
-      here.residual_pair = ptx::load_shared_4(place(buffer, in_row, pair));
+      here.residual_pair = ptx::load_shared_4(buffers.place(buffer, in_row, pair));
     }
     K::Epilogue::template apply<T>(x, here, row + in_row, col + 2 * pair);
-  }
-
-  // 16 columns of a warp's rows to a buffer. All lanes have read what is overwritten: what they
-  // write depends on it.
-  __device__ __forceinline__ void put(u32 buffer, int j, const u32 (&r)[4]) const {
-    const int row = thread / 32 * 16 + thread % 16;
-    const int chunk = (2 * j + thread % 32 / 16) ^ row % 8;
-    ptx::stmatrix_x4(buffer + row * 128 + (chunk << 4), r[0], r[1], r[2], r[3]);
-  }
-
-  __device__ __forceinline__ void send(u32 buffer, int row, int col) const {
-    if (p.mapped_c) {
-      ptx::fence_async_proxy();
-      sync();
-      if (thread == 0) {
-        if constexpr (K::Epilogue::kHeads)
-          ptx::tma_store(p.map_c, buffer, col % p.head_dim, row % p.seq, col / p.head_dim,
-                         row / p.seq);
-        else
-          ptx::tma_store(p.map_c, buffer, col, row, 0, 0);
-        ptx::bulk_commit();
-      }
-      return;
-    }
-    sync();
-#pragma unroll 1
-    for (int i = thread; i < 64 * 32; i += 128) {
-      const int r = i / 32, pair = i % 32;
-      store_pair(row + r, col + 2 * pair, ptx::load_shared_4(place(buffer, r, pair)));
-    }
-    if (K::kReadsAhead) sync();  // before the residual of another block comes here
-  }
-
-  __device__ __forceinline__ void store_pair(i64 row, int col, u32 x) const {
-    if (row >= p.m || col >= p.n) return;
-    T* const to = p.c + place_of<K::Epilogue::kHeads>(p, row, col);
-    if (p.pairs_c && col + 1 < p.n) {
-      *reinterpret_cast<u32*>(to) = x;
-    } else {
-      to[0] = T{static_cast<u16>(x & 0xffff)};
-      if (col + 1 < p.n) to[1] = T{static_cast<u16>(x >> 16)};
-    }
-  }
-
-  // For sums whose rows are columns of the output.
-  __device__ __forceinline__ void store_transposed(const Sums& sums, const Unit& unit) const {
-    const epilogue::Operands operands = K::operands(p);
-    const int warp = thread / 32, lane = thread % 32;
-    constexpr int kPairs = 32 / K::kHalves;
-    const int col = first_row(unit) / K::kHalves + 2 * lane;
-    const int from = K::kHalves == 1 ? 2 * lane : lane / 4 * 16 + lane % 4 * 2;
-    epilogue::Columns<typename K::Epilogue, T, 1> columns;  // the same of all rows
-    columns.load(operands, col + 1 < p.n, [&](int) { return col; });
-    const auto at = [&](int row, int col) { return memory + (row * K::kPitch + col) * 4; };
-    sync();  // the sums before have been read
-#pragma unroll
-    for (int i = 0; i < K::kN / 2; ++i)
-      ptx::store_shared_4(
-          at(i / 4 * 8 + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 % 2 * 8),
-          __builtin_bit_cast(u32, sums[0][i]));
-    sync();
-#pragma unroll 1
-    for (int i = warp; i < K::kN && lane < kPairs; i += 4) {
-      const i64 row = static_cast<i64>(unit.tile_b) * K::kN + i;
-      float x[K::kHalves][2];
-#pragma unroll
-      for (int half = 0; half < K::kHalves; ++half) {
-        const uint2 both = ptx::load_shared_8(at(i, from + 8 * half));
-        x[half][0] = __builtin_bit_cast(float, both.x);
-        x[half][1] = __builtin_bit_cast(float, both.y);
-      }
-      if constexpr (K::kApart > 0)
-        gemm::couple<typename K::Epilogue, T>(x[0], ptx::load_shared_8(at(i, from ^ K::kApart)),
-                                              operands, row, col);
-      epilogue::Operands here = operands;
-      columns.give(here, 0);
-      epilogue::Rows<typename K::Epilogue, 1> rows;
-      rows.load(operands, [&](int) { return row; });
-      rows.give(here, 0);
-      K::Epilogue::template apply<T>(x, here, row, col);
-      const u32 both[1] = {ptx::pack<T>(x[0][0], x[0][1])};
-      if constexpr (K::Epilogue::kStatistics) tell<32>(both, row, col - 2 * lane, lane);
-      store_pair(row, col, both[0]);
-    }
   }
 };
 

@@ -112,6 +112,10 @@ struct Shape {
     return smem + kBarriers + 16 * stage;
   }
   __device__ static __forceinline__ u32 empty(u32 smem, u32 stage) { return full(smem, stage) + 8; }
+  // What a warpgroup has for output on its way.
+  __device__ static __forceinline__ u32 out(u32 smem, int group) {
+    return smem + kOut + group * kOutBytes;
+  }
   // Of a warpgroup's buffer: the residual is there.
   __device__ static __forceinline__ u32 ahead(u32 smem, int group, u32 buffer) {
     return smem + kAheadBarriers + 8 * (group * kBuffers + buffer);
