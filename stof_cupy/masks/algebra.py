@@ -9,7 +9,7 @@ from stof_cupy.masks.bitmap import (
     LOW_BITS,
     TILE,
     Words,
-    popcount,
+    row_popcounts,
     row_words,
     tile_words,
     transpose_words,
@@ -63,14 +63,16 @@ def _ids(tiles: Tiles, listed: Int64s, keys: Int64s) -> Int64s:
 def row_counts(tiles: Tiles) -> Int64s:
     """Return the True elements of each query, int64 ``(queries,)``."""
     queries, keys = tiles.shape
-    per_word: NDArray[np.int64] = popcount(row_words(tiles.bitmaps)[:, :, None])
+    of_bitmap = np.zeros((len(tiles.bitmaps), TILE), np.uint8)
+    for at in range(0, len(of_bitmap), _CHUNK):
+        of_bitmap[at : at + _CHUNK] = row_popcounts(tiles.bitmaps[at : at + _CHUNK])
     rows = grid(tiles.shape)[0]
     counts = np.zeros((rows, TILE), np.int64)
     for row in range(rows):
         listed = slice(tiles.indptr[row], tiles.indptr[row + 1])
         ids = tiles.bitmap_id[listed]
         full = tiles.indices[listed][ids == FULL].astype(np.int64)
-        counts[row] = per_word[ids[ids != FULL]].sum(axis=0)
+        counts[row] = of_bitmap[ids[ids != FULL]].sum(axis=0, dtype=np.int64)
         counts[row] += np.minimum(keys - full * TILE, TILE).sum()
     return counts.reshape(-1)[:queries]
 

@@ -21,6 +21,7 @@ __all__ = [
     "pack",
     "pack_bits",
     "popcount",
+    "row_popcounts",
     "row_words",
     "tile_words",
     "transpose_words",
@@ -138,4 +139,18 @@ def popcount(words: Words) -> NDArray[np.int64]:
     array([67])
     """
     counts: NDArray[np.int64] = _POPCOUNT[_bytes(words)].sum(axis=(-2, -1), dtype=np.int64)
+    return counts
+
+
+def row_popcounts(words: Words) -> NDArray[np.uint8]:
+    """Count the set bits of each row of tiles, stored words ``(n, 64)``.
+
+    Examples
+    --------
+    >>> tile = np.tri(64, dtype=bool)[None]
+    >>> row_popcounts(pack(tile))[0, [0, 1, 62, 63]].tolist()
+    [1, 2, 63, 64]
+    """
+    octets = _bytes(words).reshape(len(words), _INNER, TILE)  # tile, j, row
+    counts: NDArray[np.uint8] = _POPCOUNT[octets].sum(axis=1, dtype=np.uint8)
     return counts

@@ -22,6 +22,12 @@ void wait_for_change(const unsigned& of) {
   if (!_setjmp(me.resume)) _longjmp(cta->scheduler, 1);
 }
 
+void give_way() {
+  Thread& me = cta->threads[threadIdx.x];
+  me.watched = nullptr;
+  if (!_setjmp(me.resume)) _longjmp(cta->scheduler, 1);
+}
+
 void wait_at(Barrier& barrier) {
   if (++barrier.arrived < barrier.values[0].size()) return wait_for_change(barrier.round);
   barrier.arrived = 0;

@@ -35,6 +35,9 @@ namespace host {
 // Waits until somebody changes it.
 void wait_for_change(const unsigned& of);
 
+// Lets others come first.
+void give_way();
+
 // Wait for all threads of the CTA, or of the warp.
 void meet();
 void meet_warp();

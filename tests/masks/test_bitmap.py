@@ -64,6 +64,11 @@ def test_popcount_and_low_bits() -> None:
     assert [int(word) for word in bitmap.LOW_BITS] == [2**n - 1 for n in range(65)]
 
 
+def test_popcounts_of_rows() -> None:
+    tiles = np.concatenate([random_tiles(7), np.ones((1, 64, 64), bool)])
+    np.testing.assert_array_equal(bitmap.row_popcounts(bitmap.pack(tiles)), tiles.sum(2))
+
+
 def test_device_header_states_the_same_order() -> None:
     """The header's two expressions, evaluated in Python, place every element where `pack` does."""
     source = HEADER.read_text()

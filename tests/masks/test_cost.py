@@ -9,11 +9,13 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from stof_cupy import masks
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.masks import Pattern
+from stof_cupy.testing import rng
 
 MIB = 2**20
 
@@ -110,3 +112,14 @@ def test_a_mask_bounds_what_a_pattern_builds() -> None:
 def test_what_cannot_be_listed_is_refused_before_it_is_built() -> None:
     with pytest.raises(UnsupportedError, match=r"at most 2\*\*28"):
         masks.full(2**22).tobsr()
+
+
+def test_counts_of_rows_make_less_than_the_bitmaps() -> None:
+    mask = masks.BsrMask(rng(0).random((8192, 8192), np.float32) < 0.1)
+    expected = mask.toarray().sum(1)
+    tracemalloc.start()
+    counts = mask.sum(axis=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(counts, expected)
+    assert peak < 8192 * 8192 / 8 / 2
