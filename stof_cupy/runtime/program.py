@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from stof_cupy.dtypes import dtype_name
-from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, mismatch
 from stof_cupy.fusion import structured
 from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.report import Report
@@ -92,7 +92,9 @@ class Program(Closing):
         options: Options | None = None,
         uploads: dict[str, Array] | None = None,
     ) -> None:
-        self.options = options = options or Options()
+        self.options = options = Options() if options is None else options
+        if not isinstance(options, Options):
+            raise DTypeError(mismatch("options", type(options).__name__, "Options"))
         self.graph = structured(graph)
         self._uploads: dict[str, Array] = {} if uploads is None else uploads
         kinds = {name: node.dtype for name, node in self.graph.inputs.items()}

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from stof_cupy import masks
-from stof_cupy.errors import ArgumentError, GraphError, OutOfMemoryError, ShapeError, StofWarning
+from stof_cupy.errors import (
+    ArgumentError,
+    DTypeError,
+    GraphError,
+    OutOfMemoryError,
+    ShapeError,
+    StofWarning,
+)
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.graph.registry import OPS
@@ -354,6 +361,9 @@ def test_a_program_is_a_context_and_refuses_what_is_none() -> None:
         program.run({})
     with pytest.raises(GraphError, match="graph: got str, expected a Graph"):
         Program("block")  # type: ignore[arg-type]
+    for other in ("fast", "", {}, Options):
+        with pytest.raises(DTypeError, match=r"options: got \w+, expected Options$"):
+            Program(graph, options=other)  # type: ignore[arg-type]
     for wrong in (-1, "many", float("nan")):
         with pytest.raises(ArgumentError, match=r"graphs: got .*expected a number of 0 or more"):
             Options(graphs=wrong)  # type: ignore[arg-type]
