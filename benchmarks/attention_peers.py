@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
+import documents_peer
 from attention_cells import CHUNK, Cell, rule
 from attention_ways import NotForError
 
@@ -117,15 +119,22 @@ def _window(cell: Cell, everything: Any) -> dict[str, Any]:
         "causal-sliding": {"causal": False, "window_size": (reach, 0)},
     }
     if cell.mask.name not in named:
-        raise NotForError("windows alone")
+        raise NotForError("windows and documents alone")
     how = named[cell.mask.name]
     before, after = (None if side == everything else side for side in how["window_size"])
     _check_rule(cell, before, 0 if how["causal"] else after)
     return how
 
 
-def _flash(cell: Cell, function: Any, how: dict[str, Any]) -> Call:
-    q, k, v = (x.transpose(1, 2) for x in _tensors(cell))
+def _flash(cell: Cell, module: str, everything: Any) -> Call:
+    tensors = _tensors(cell)
+    if cell.mask.name == "document":
+        looked_up = tensor(cell.mask.arrays["documents"]), tensor(cell.mask.dense)
+        function = import_module(module).flash_attn_varlen_func
+        return documents_peer.prepared(cell, *tensors, *looked_up, function)
+    how = _window(cell, everything)
+    function = import_module(module).flash_attn_func
+    q, k, v = (x.transpose(1, 2) for x in tensors)
 
     def run() -> Any:
         made = function(q, k, v, **how)
@@ -137,18 +146,12 @@ def _flash(cell: Cell, function: Any, how: dict[str, Any]) -> Call:
 
 def fa3(cell: Cell) -> Call:
     """FlashAttention 3, of the wheels that tools/peer_bundle.sh packs."""
-    how = _window(cell, -1)
-    from flash_attn_interface import flash_attn_func
-
-    return _flash(cell, flash_attn_func, how)
+    return _flash(cell, "flash_attn_interface", -1)
 
 
 def fa4(cell: Cell) -> Call:
     """FlashAttention 4."""
-    how = _window(cell, None)
-    from flash_attn.cute import flash_attn_func
-
-    return _flash(cell, flash_attn_func, how)
+    return _flash(cell, "flash_attn.cute", None)
 
 
 # ---------------------------------------------------------------- FlexAttention

@@ -7,12 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import appending
 import attention_cells
 import bench_attention_hopper
+import documents_peer
 import numpy as np
 import paper_masks
 import pytest
@@ -49,6 +52,35 @@ def test_the_artifacts_masks_by_loops() -> None:
                 assert not cells[q, k]
     outside = cells[64:96, 96:128] & (np.arange(96, 128) - np.arange(64, 96)[:, None] > 32)
     assert 20 < outside.sum() < 80  # about a tenth of the half beyond the band
+
+
+def test_documents_are_told_as_sequences() -> None:
+    """FlashAttention's arguments mean the mask; other documents than the mask's are refused."""
+    torch = pytest.importorskip("torch")
+    attention = torch.nn.functional.scaled_dot_product_attention
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 50, 8, generator=g) for _ in range(3))
+    documents = torch.sort(torch.randint(0, 9, (50,), generator=g)).values
+    dense = (documents[:, None] == documents) & (torch.arange(50)[:, None] >= torch.arange(50))
+
+    def function(q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, causal: bool, **how: Any) -> Any:
+        ends = cu_seqlens_q.tolist()
+        longest = max(b - a for a, b in pairwise(ends))
+        assert how == {
+            "cu_seqlens_k": cu_seqlens_q,
+            "max_seqlen_q": longest,
+            "max_seqlen_k": longest,
+        }
+        each = [[x[a:b].transpose(0, 1) for x in (q, k, v)] for a, b in pairwise(ends)]
+        made = [attention(*x, is_causal=causal).transpose(0, 1) for x in each]
+        return torch.cat(made), None
+
+    cell: Any = SimpleNamespace(shape=(2, 3, 3, 50, 50, 8))
+    got = documents_peer.prepared(cell, q, k, v, documents, dense, function)()
+    torch.testing.assert_close(got, attention(q, k, v, attn_mask=dense))
+    for wrong in (documents // 2, torch.arange(50)):
+        with pytest.raises(AssertionError, match="differ"):
+            documents_peer.prepared(cell, q, k, v, wrong, dense, function)
 
 
 @pytest.mark.parametrize("s", [130, 300])
