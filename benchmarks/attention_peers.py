@@ -95,8 +95,14 @@ def fa2(cell: Cell) -> Call:
 
 
 def cudnn(cell: Cell) -> Call:
-    """SDPA's cuDNN backend."""
-    return _sdpa(cell, "CUDNN_ATTENTION", is_causal=_full_or_causal(cell))
+    """SDPA's cuDNN backend; for windows and documents, which it has not, cuDNN's own graphs."""
+    if cell.mask.name in ("full", "causal"):
+        return _sdpa(cell, "CUDNN_ATTENTION", is_causal=_full_or_causal(cell))
+    import cudnn_graphs
+
+    if cell.mask.name == "document":
+        return _documents(cell, cudnn_graphs.sequences())
+    return cudnn_graphs.windowed(*_tensors(cell), *_window(cell, None)["window_size"])
 
 
 def sdpa_mask(cell: Cell) -> Call:
@@ -126,15 +132,17 @@ def _window(cell: Cell, everything: Any) -> dict[str, Any]:
     return how
 
 
+def _documents(cell: Cell, function: Callable[..., Any]) -> Call:
+    looked_up = tensor(cell.mask.arrays["documents"]), tensor(cell.mask.dense)
+    return documents_peer.prepared(cell, *_tensors(cell), *looked_up, function)
+
+
 def _flash(cell: Cell, module: str, everything: Any) -> Call:
-    tensors = _tensors(cell)
     if cell.mask.name == "document":
-        looked_up = tensor(cell.mask.arrays["documents"]), tensor(cell.mask.dense)
-        function = import_module(module).flash_attn_varlen_func
-        return documents_peer.prepared(cell, *tensors, *looked_up, function)
+        return _documents(cell, import_module(module).flash_attn_varlen_func)
     how = _window(cell, everything)
     function = import_module(module).flash_attn_func
-    q, k, v = (x.transpose(1, 2) for x in tensors)
+    q, k, v = (x.transpose(1, 2) for x in _tensors(cell))
 
     def run() -> Any:
         made = function(q, k, v, **how)
