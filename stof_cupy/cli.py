@@ -36,6 +36,7 @@ from stof_cupy import (
 from stof_cupy.errors import ArgumentError, StofError, mismatch
 from stof_cupy.jit import device as gpu
 from stof_cupy.masks import as_mask, from_spec, spec_help
+from stof_cupy.masks.spec import check_spec
 from stof_cupy.models import samples
 from stof_cupy.models.extras import require
 from stof_cupy.models.similarity import nearest_pairs
@@ -199,7 +200,7 @@ def _check_encode_options(args: argparse.Namespace) -> None:
     if args.output is not None:
         cli_mask.check_output("--output", args.output)
     if args.mask is not None:
-        from_spec(args.mask, 1)
+        check_spec(args.mask)
     if args.batch_size < 1:
         raise ArgumentError(mismatch("--batch-size", args.batch_size, "a positive integer"))
 

@@ -9,6 +9,7 @@ import shutil
 import time
 import uuid
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ __all__ = ["add_command"]
 
 _ROOMS = ("kernels", "schemes")
 """What can be made again, so that it can be shipped and thrown away; models are downloads."""
+
+_MOST_PACKED = 64
+"""How many times smaller than itself an exported cache may be: several times what is usual."""
 
 
 def add_command(commands: Any) -> None:
@@ -167,6 +171,10 @@ def _take_in(file: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             members = [each for each in archive.infolist() if not each.is_dir()]
             places = [_place(file, each.filename) for each in members]  # all, before any is written
+            size, packed = sum(each.file_size for each in members), file.stat().st_size
+            if size > _MOST_PACKED * packed:
+                got = f"{packed} bytes that hold {size}"
+                raise ArgumentError(mismatch(str(file), got, "an exported cache"))
             for member, place in zip(members, places, strict=True):
                 to = root / place
                 if not to.exists():
@@ -175,8 +183,10 @@ def _take_in(file: Path) -> None:
                     aside.write_bytes(archive.read(member))
                     os.replace(aside, to)  # others may look for it meanwhile
                     count += 1
-    except zipfile.BadZipFile as bad:
-        raise ArgumentError(mismatch(str(file), "no zip file", "an exported cache")) from bad
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as bad:
+        # RuntimeError: encrypted, or packed in a way that is not known.
+        got = f"no zip file, or a damaged one ({bad})"
+        raise ArgumentError(mismatch(str(file), got, "an exported cache")) from bad
     show_fields({"taken in": f"{count} files"})
 
 

@@ -129,7 +129,7 @@ class TransformerEngine(TextTasks, Inspection):
         self._others: dict[str, Program] = {}
         # What generates is kept where it is recorded: with what was recorded.
         self._sessions = Sessions(2 if cuda_graphs and target.device is not None else 0)
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._program = self._prepared(self._model.graph)
         self.graph: Graph = fuse_epilogues(self._program.graph)
 
@@ -232,14 +232,6 @@ class TransformerEngine(TextTasks, Inspection):
         given = image_inputs(self._model, vision, self._target, pixels, mask, layer_masks)
         return self._ran(self._program, given, None)["hidden"]
 
-    def close(self) -> None:
-        """Free the weights and recorded runs; the engine cannot be used after it."""
-        with self._lock:
-            programs, self._others = [self._program, *self._others.values()], {}
-        self._sessions.clear()
-        for program in programs:
-            program.close()
-
     def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run one of the model's graphs; those beside :attr:`graph` are made when first used."""
         return self._ran(self._program_of(graph), inputs, None)
@@ -250,9 +242,9 @@ class TransformerEngine(TextTasks, Inspection):
         return bind(self._program_of(graph), inputs, finish=finish, changes=changes)
 
     def _program_of(self, graph: Graph) -> Program:
-        if graph is self._model.graph:
-            return self._program
         with self._lock:
+            if self._closed or graph is self._model.graph:  # closed, it refuses to run
+                return self._program
             program = self._others.get(graph.name)
             if program is None:
                 program = self._others[graph.name] = self._prepared(graph)

@@ -60,7 +60,8 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_encode_writes_vectors(model, text, tmp_path, capsys):
+@pytest.mark.parametrize("mask", ["sliding:w=3", "neighborhood:w=2"])
+def test_encode_writes_vectors(model, text, tmp_path, capsys, mask):
     out = tmp_path / "vectors"
     status = main(
         [
@@ -70,18 +71,18 @@ def test_encode_writes_vectors(model, text, tmp_path, capsys):
             "--backend",
             "numpy",
             "--mask",
-            "sliding:w=3",
+            mask,
             "-o",
             str(out),
         ]
     )
     printed = capsys.readouterr()
-    assert status == 0 and "3 texts" in printed.out and "sliding:w=3" in printed.out
+    assert status == 0 and "3 texts" in printed.out and mask in printed.out
     assert "3/3" in printed.err
     vectors = np.load(out)
     engine = TransformerEngine(model, backend="numpy")
     lines = ["the cat sat", "a dog ran", "the cat sat!"]
-    assert np.array_equal(vectors, engine.encode(lines, mask="sliding:w=3"))
+    assert np.array_equal(vectors, engine.encode(lines, mask=mask))
 
 
 def test_encode_shows_pairs_of_standard_input(model, text, monkeypatch, capsys):

@@ -142,3 +142,24 @@ def test_what_no_export_makes_is_refused(capsys, cache, tmp_path, name):
     assert run(capsys, "warm", "--from", bad)[0] == 1 and not cache.exists()
     (tmp_path / "text.zip").write_text("no zip")
     assert "no zip file" in run(capsys, "warm", "--from", tmp_path / "text.zip")[1]
+
+
+def test_a_bomb_and_a_damaged_export_are_refused(capsys, cache, tmp_path):
+    shipped = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(shipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schemes/a.json", bytes(1 << 20))
+    assert "that hold 1048576" in run(capsys, "warm", "--from", shipped)[1]
+    text = " ".join(map(str, range(500)))
+    with zipfile.ZipFile(shipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schemes/a.json", text)
+    sound, start = shipped.read_bytes(), 30 + len("schemes/a.json")
+    flags, damaged = bytearray(sound), sound[:start] + b"\xff" * 40 + sound[start + 40 :]
+    for header, at in ((sound.index(b"PK\x01\x02"), 8), (0, 6)):
+        flags[header + at] |= 1  # encrypted, as the directory and the file's own header say
+    for data in (damaged, bytes(flags)):
+        shipped.write_bytes(data)
+        assert "a damaged one" in run(capsys, "warm", "--from", shipped)[1]
+        assert not (cache / "schemes").exists() or not [*(cache / "schemes").iterdir()]
+    shipped.write_bytes(sound)
+    run(capsys, "warm", "--from", shipped)
+    assert (cache / "schemes" / "a.json").read_text() == text

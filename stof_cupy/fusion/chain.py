@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from types import MappingProxyType
 
 from stof_cupy.graph import Graph, Node
@@ -111,34 +112,40 @@ class Chain:
             self._uses[one] == 1 and _reads(two, one)
             for one, two in zip(self.ops, self.ops[1:], strict=False)
         ]
-        self._row_shape = [_row_shape(node) for node in self.ops]
+        shapes = [_row_shape(node) for node in self.ops]
+        # How many operators up to each do not follow the one before it, or have other rows.
+        self._breaks = [0, *accumulate(not follows for follows in self._follows)]
+        others = [one != two for one, two in zip([None, *shapes], shapes, strict=False)]
+        self._turns = [0, *accumulate(others)]
+        self._segments: list[tuple[int, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.ops)
 
     def template(self, start: int, stop: int) -> Template | None:
         """Return the template that operators ``[start, stop)`` fit; None: they are no segment."""
-        if not 0 <= start < stop <= len(self.ops) or not all(self._follows[start + 1 : stop]):
+        if not 0 <= start < stop <= len(self.ops) or self._breaks[start + 1] != self._breaks[stop]:
             return None
         letters = self._letters[start:stop]
         for each in TEMPLATES:
             if re.fullmatch(each.letters, letters):
                 if each.name == "MHA":
                     return each if _is_attention(self.ops[start:stop]) else None
-                rows = {self._row_shape[i] for i in range(start, stop)}
-                return each if stop - start == 1 or len(rows) == 1 else None
+                return each if self._turns[start + 1] == self._turns[stop] else None
         return None
 
     def segments(self) -> list[tuple[int, int]]:
         """Return all runs that are segments, those of one operator among them."""
-        found = []
-        for start in range(len(self.ops)):
-            for stop in range(start + 1, len(self.ops) + 1):
-                if stop > start + 1 and not self._follows[stop - 1]:
-                    break
-                if self.template(start, stop):
-                    found.append((start, stop))
-        return found
+        if self._segments is None:
+            found = []
+            for start in range(len(self.ops)):
+                for stop in range(start + 1, len(self.ops) + 1):
+                    if stop > start + 1 and not self._follows[stop - 1]:
+                        break
+                    if self.template(start, stop):
+                        found.append((start, stop))
+            self._segments = found
+        return self._segments
 
     def digest(self, start: int, stop: int) -> str:
         """Return 16 hex digits of what a run of operators computes, wherever in a stack it stands.

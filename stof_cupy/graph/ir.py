@@ -6,6 +6,7 @@ twice gives the same object, so a piece that is written twice is computed once.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -242,6 +243,15 @@ class Graph:
         lines += [repr(node) for node in self.nodes() if node.op != "constant"]
         lines += [f"{name} = {reference(node)}" for name, node in self._outputs.items()]
         return "\n".join(lines)
+
+    def emptied(self) -> Graph:
+        """Return it with zeros that take no memory for constants: to be shown, not to be run."""
+        shown = copy.copy(self)
+        shown._constants = {
+            name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
+            for name, array in self._constants.items()
+        }
+        return shown
 
     def digest(self) -> str:
         """Return 16 hex digits of the structure: ops, wiring, attributes and shapes.

@@ -11,16 +11,20 @@ from stof_cupy.masks import block_patterns, patterns, sparse_patterns
 from stof_cupy.masks.expression import Pattern
 from stof_cupy.masks.neighborhoods import neighborhood
 
-__all__ = ["from_spec", "spec_help"]
+__all__ = ["check_spec", "from_spec", "spec_help"]
 
 
 @dataclass(frozen=True)
 class _Spec:
-    """What a name stands for: a function, its parameters by key, and the keys it must be given."""
+    """What a name stands for: a function, its parameters by key, and the keys it must be given.
+
+    `least` returns, for those parameters, a sequence length that there is such a mask of.
+    """
 
     build: Callable[..., Pattern]
     keys: dict[str, str]
     required: tuple[str, ...] = ()
+    least: Callable[..., int] = lambda **_: 1
 
 
 def _neighborhood(s: int, window: int, width: int = 0) -> Pattern:
@@ -28,6 +32,10 @@ def _neighborhood(s: int, window: int, width: int = 0) -> Pattern:
     if width and s % width:
         raise ArgumentError(mismatch("width", width, f"a divisor of {s}, the sequence length"))
     return neighborhood((s // width, width) if width else s, window=window)
+
+
+def _least_neighborhood(window: int, width: int = 0) -> int:
+    return max(window, 1) * max(abs(width), 1)
 
 
 _WINDOW = {"w": "window", "causal": "causal"}
@@ -57,7 +65,9 @@ _SPECS = {
         block_patterns.bigbird, {"w": "window_blocks", "g": "global_blocks", **_RANDOM}
     ),
     "bigbird-hf": _Spec(block_patterns.bigbird_hf, _RANDOM),
-    "neighborhood": _Spec(_neighborhood, {"w": "window", "width": "width"}, ("w",)),
+    "neighborhood": _Spec(
+        _neighborhood, {"w": "window", "width": "width"}, ("w",), _least_neighborhood
+    ),
 }
 
 
@@ -103,6 +113,27 @@ def from_spec(text: str, s: int) -> Pattern:
     >>> from_spec("sliding:w=64", 1000)
     <Pattern (1000, 1000): sliding_window(window=64)>
     """
+    spec, values = _parsed(text)
+    return spec.build(s, **values)
+
+
+def check_spec(text: str) -> None:
+    """Raise ArgumentError if `text` names no mask, or one that no sequence can have.
+
+    Examples
+    --------
+    >>> check_spec("neighborhood:w=3,width=8")
+    >>> check_spec("sliding:w=-1")
+    Traceback (most recent call last):
+        ...
+    stof_cupy.errors.ArgumentError: window: got -1, expected an integer of at least 0
+    """
+    spec, values = _parsed(text)
+    spec.build(spec.least(**values), **values)
+
+
+def _parsed(text: str) -> tuple[_Spec, dict[str, int]]:
+    """Return what a text names, and its values by parameter."""
     if not isinstance(text, str):
         raise ArgumentError(mismatch("mask", repr(text), "a str such as 'sliding:w=64'"))
     name, colon, rest = (part.strip() for part in text.partition(":"))
@@ -126,4 +157,4 @@ def from_spec(text: str, s: int) -> Pattern:
         raise ArgumentError(
             mismatch("mask", repr(text), _usage(name), f"{', '.join(missing)} missing")
         )
-    return spec.build(s, **values)
+    return spec, values

@@ -6,7 +6,7 @@ A family is one file and one row of :data:`FAMILIES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,11 @@ class Model:
     vision: Vision | None = None
     feeds: Callable[[Model, Request], dict[str, Any]] | None = None
     pooler: Graph | None = None
+
+    def emptied(self) -> Model:
+        """Return it without the weights of its graphs, see `Graph.emptied`."""
+        parts = {name: each for name, each in vars(self).items() if hasattr(each, "emptied")}
+        return replace(self, **{name: each.emptied() for name, each in parts.items()})
 
 
 def build(

@@ -8,6 +8,7 @@ are the source, and it begins with a token of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,9 @@ def listed(prompts: Any) -> list[Any]:
 
 
 def _are_ids(row: Any) -> bool:
-    return isinstance(row, list) and all(isinstance(token, (int, np.integer)) for token in row)
+    return isinstance(row, list) and all(
+        isinstance(token, Integral) and not isinstance(token, bool) for token in row
+    )
 
 
 def check_prompts(
@@ -181,8 +184,10 @@ def check_prompts(
     if model.kind not in ("decoder", "encoder-decoder"):
         got = f"one of kind {model.kind!r}"
         raise UnsupportedError(mismatch("model", got, "one that generates text"))
-    if type(max_new_tokens) is not int or max_new_tokens < 1:
-        raise ArgumentError(mismatch("max_new_tokens", max_new_tokens, "a positive integer"))
+    whole = isinstance(max_new_tokens, Integral) and not isinstance(max_new_tokens, bool)
+    if not whole or max_new_tokens < 1:
+        got = repr(max_new_tokens)
+        raise ArgumentError(mismatch("max_new_tokens", got, "a positive integer"))
     rows = [[int(token) for token in prompt] for prompt in prompts]
     for i, row in enumerate(rows):
         if not row:
@@ -203,8 +208,8 @@ def stop_tokens(stop: Any, config: Any) -> frozenset[int]:
     given = config.get("eos_token_id") if stop is None else stop
     if given is None:
         return frozenset()
-    try:
-        return frozenset(int(token) for token in (given if np.iterable(given) else [given]))
-    except (TypeError, ValueError):
-        expected = "a token id, or several"
-        raise ArgumentError(mismatch("stop", repr(given), expected)) from None
+    tokens = list(given) if np.iterable(given) else [given]
+    whole = all(isinstance(each, Integral) and not isinstance(each, bool) for each in tokens)
+    if not whole or isinstance(given, (str, bytes)):
+        raise ArgumentError(mismatch("stop", repr(given), "a token id, or several"))
+    return frozenset(map(int, tokens))

@@ -10,6 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -170,9 +171,10 @@ def _layer_masks(
         raise ArgumentError(mismatch("layer_masks", got, "a mapping of layers to masks"))
     replaced = {}
     for layer, each in given.items():
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < count:
+        whole = isinstance(layer, Integral) and not isinstance(layer, bool)
+        if not whole or not 0 <= layer < count:
             raise ArgumentError(mismatch("layer_masks", repr(layer), f"layers 0 to {count - 1}"))
-        replaced[layer] = lower_mask(each, shape, target)
+        replaced[int(layer)] = lower_mask(each, shape, target)
     return replaced
 
 

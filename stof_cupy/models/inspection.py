@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from stof_cupy.fusion.report import Report
@@ -9,6 +10,7 @@ from stof_cupy.graph import Graph
 from stof_cupy.interop import import_array
 from stof_cupy.models import Model
 from stof_cupy.models.inputs import image_inputs, model_inputs, refuse_for_images
+from stof_cupy.models.session import Sessions
 from stof_cupy.models.target import Target
 from stof_cupy.runtime import Program
 from stof_cupy.runtime.closing import Closing
@@ -25,6 +27,10 @@ class Inspection(Closing):
     _model: Model
     _target: Target
     _program: Program
+    _others: dict[str, Program]
+    _sessions: Sessions
+    _lock: threading.Lock
+    _closed: bool
 
     def profile(
         self,
@@ -68,3 +74,14 @@ class Inspection(Closing):
         size = sum(array.size for array in self.graph.constants.values()) / 1e6
         head = f"{self.config['model_type']}, {size:.1f} M weights, on {self._target}"
         return f"{head}\n{self._program.explain()}"
+
+    def close(self) -> None:
+        """Free the weights and recorded runs; the engine cannot be run after it."""
+        with self._lock:
+            self._closed = True
+            programs, self._others = [self._program, *self._others.values()], {}
+            # Runs that are under way in other threads keep what they need until they end.
+            self._model, self.graph = self._model.emptied(), self.graph.emptied()
+        self._sessions.clear()
+        for program in programs:
+            program.close()

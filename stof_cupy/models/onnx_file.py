@@ -85,16 +85,23 @@ def _value(onnx: Any, raw: dict[str, Any], name: str) -> Array:
         stem = name.removesuffix("_quantized")
         if f"{stem}_scale" not in raw:
             raise WeightError(mismatch(f"weight {stem!r}", "int8 without a scale", "one"))
-        scale = onnx.numpy_helper.to_array(raw[f"{stem}_scale"]).astype(np.float32)
         values = array.astype(np.float32)
         if f"{stem}_zero_point" in raw:
-            zero = onnx.numpy_helper.to_array(raw[f"{stem}_zero_point"])
-            values -= zero.astype(np.float32)
-        return np.asarray(values * scale)
+            values -= _spread(onnx, raw[f"{stem}_zero_point"])
+        values *= _spread(onnx, raw[f"{stem}_scale"])
+        return values
     except WeightError:
         raise
     except (ValueError, TypeError, LookupError) as bad:
         raise WeightError(mismatch(f"weight {name!r}", f"damaged ({bad})", "a tensor")) from bad
+
+
+def _spread(onnx: Any, tensor: Any) -> Array:
+    """Return a scale or a zero point, which broadcasts to the weights and never beyond them."""
+    array = np.asarray(onnx.numpy_helper.to_array(tensor))
+    if array.dtype.kind == "c":
+        raise ValueError(f"{tensor.name} of {array.dtype}")
+    return array.astype(np.float32)
 
 
 def _transposed(read: Callable[[], Array]) -> Array:

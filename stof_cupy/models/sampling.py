@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,12 @@ class Sampler:
     _random: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ArgumentError(mismatch("temperature", self.temperature, "0 or more"))
-        if not 0 < self.top_p <= 1:
-            raise ArgumentError(mismatch("top_p", self.top_p, "more than 0, at most 1"))
+        if not isinstance(self.temperature, Real) or not 0 <= self.temperature < float("inf"):
+            raise ArgumentError(
+                mismatch("temperature", repr(self.temperature), "0 or more, finite")
+            )
+        if not isinstance(self.top_p, Real) or not 0 < self.top_p <= 1:
+            raise ArgumentError(mismatch("top_p", repr(self.top_p), "more than 0, at most 1"))
         if not isinstance(self.seed, Integral) or self.seed < 0:
             raise ArgumentError(mismatch("seed", repr(self.seed), "an integer, 0 or more"))
         self._random = np.random.default_rng(self.seed)

@@ -169,7 +169,7 @@ class TextTasks:
         with self._target.active():
             tokens = decoding.generate(
                 self._model, Runner(self._run, self._bind), self._target, self._sessions, rows,
-                max_new_tokens=max_new_tokens, sampler=sampler, stop=ends, emit=emit,
+                max_new_tokens=int(max_new_tokens), sampler=sampler, stop=ends, emit=emit,
             )  # fmt: skip
         return self._read_text()[0].decode(tokens) if is_text else tokens
 

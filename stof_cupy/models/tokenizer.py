@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
 
 from stof_cupy.errors import ArgumentError, CheckpointError, DTypeError, StofError, mismatch
+from stof_cupy.models.charsmaps import check_charsmaps
 from stof_cupy.models.extras import require
 from stof_cupy.models.gguf_file import open_gguf
 from stof_cupy.models.gguf_tokenizer import tokenizer_of
@@ -41,18 +44,13 @@ class Tokenizer:
 
     def __init__(self, path: Path, vocab_size: int, *, lower_case: bool = False) -> None:
         tokenizers = require("tokenizers")
-        try:
-            self._backend = (
-                tokenizer_of(open_gguf(path).fields, tokenizers, str(path))
-                if path.suffix == ".gguf"
-                else tokenizers.Tokenizer.from_file(str(path))
-            )
-        except StofError:
-            raise
-        except Exception as bad:  # the library raises bare Exception for every kind of bad file
-            raise CheckpointError(
-                mismatch(str(path), f"unreadable ({bad})", "a tokenizer.json")
-            ) from bad
+        self._path = path
+        with _failing(path, "unreadable"):
+            if path.suffix == ".gguf":
+                self._backend = tokenizer_of(open_gguf(path).fields, tokenizers, str(path))
+            else:
+                check_charsmaps(path)
+                self._backend = tokenizers.Tokenizer.from_file(str(path))
         self._backend.no_padding()
         self._backend.no_truncation()
         self._lower_case = lower_case
@@ -73,6 +71,9 @@ class Tokenizer:
             If `texts` is not a sequence of strings.
         ArgumentError
             If `max_length` leaves no room for the special tokens, or a text is not valid Unicode.
+        CheckpointError
+            If the tokenizer cannot encode a text, as one that has no token for what it does not
+            know.
         """
         texts = _strings(texts)
         if self._lower_case:
@@ -82,7 +83,8 @@ class Tokenizer:
             expected = f"at least {special}, the special tokens of every sentence"
             hint = "unless it is given it is what the checkpoint's config files say"
             raise ArgumentError(mismatch("max_length", max_length, expected, hint))
-        rows: list[list[int]] = [e.ids for e in self._backend.encode_batch(texts)]
+        with _failing(self._path, "unable to encode a text"):
+            rows: list[list[int]] = [e.ids for e in self._backend.encode_batch(texts)]
         long = [i for i, row in enumerate(rows) if len(row) > max_length]
         if long:
             warn(
@@ -97,9 +99,36 @@ class Tokenizer:
         return rows
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Return the text of each list of ids, special tokens left out."""
-        texts: list[str] = self._backend.decode_batch([list(row) for row in rows])
+        """Return the text of each list of ids, special tokens left out.
+
+        Raises
+        ------
+        ArgumentError
+            If an id is no integer from 0 to 2**32 - 1.
+        """
+        given = [list(row) for row in rows]
+        for token in (token for row in given for token in row):
+            if not isinstance(token, Integral) or not 0 <= token < 2**32:
+                raise ArgumentError(mismatch("token", repr(token), "an id from 0 to 2**32 - 1"))
+        with _failing(self._path, "unable to decode tokens"):
+            texts: list[str] = self._backend.decode_batch(given)
         return texts
+
+
+@contextmanager
+def _failing(path: Path, what: str) -> Iterator[None]:
+    """Raise CheckpointError for what the library raises: bare Exception, and Rust's panics.
+
+    Those are no Exception: they are told by the name of their module.
+    """
+    try:
+        yield
+    except StofError:
+        raise
+    except BaseException as bad:
+        if not isinstance(bad, Exception) and type(bad).__module__ != "pyo3_runtime":
+            raise
+        raise CheckpointError(mismatch(str(path), f"{what} ({bad})", "a sound tokenizer")) from bad
 
 
 def _strings(texts: Iterable[str]) -> list[str]:

@@ -215,6 +215,7 @@ class Program(Closing):
         """Free the weights and recordings; what is asked of it then is refused."""
         with self._lock:
             self._closed = True
+            self.graph = self.graph.emptied()
             self._ready.clear()
             self._uploads.clear()
             if self._recordings is not None:
@@ -236,13 +237,9 @@ class Program(Closing):
                 made = None
                 if graph is not None:
                     made = PackedProgram(
-                        graph,
-                        backend=self.backend,
-                        dtype=self.dtype,
-                        device=self.device,
-                        options=self.options,
-                        uploads=self._uploads,
-                    )
+                        graph, backend=self.backend, dtype=self.dtype, device=self.device,
+                        options=self.options, uploads=self._uploads,
+                    )  # fmt: skip
                 self._packed.append(made)
             return self._packed[0]
 
@@ -268,7 +265,8 @@ class Program(Closing):
 
     def _for(self, inputs: Mapping[str, Any]) -> Ready:
         """Return what runs such inputs, made when their class of shapes is first met."""
-        sizes = sizes_of(self.graph, inputs)
+        graph = self.graph  # read first: if the program is open after that, it has its weights
+        sizes = sizes_of(graph, inputs)
         # Caches grow by a token a run: no class of shapes is worth a search.
         steps = self._writes(inputs)
         classed = (self.options.tune != "off" or self.device is not None) and not steps
@@ -282,12 +280,12 @@ class Program(Closing):
         with making:  # once, and while others run what is made already
             ready = self._open(key)
             if ready is None:
-                missing = set(self.graph.dims) - sizes.keys()
+                missing = set(graph.dims) - sizes.keys()
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
                 where = (self.backend, self.dtype, self.device, self._uploads)
                 with on_device(self.device):
                     how = (self.options, *where, classed, steps)
-                    ready = Ready.made(self.graph, known, inputs, *how)
+                    ready = Ready.made(graph, known, inputs, *how)
                 with self._lock:
                     if not self._closed:
                         self._ready[key] = ready

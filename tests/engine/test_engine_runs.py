@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import weakref
 from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stof_cupy import TransformerEngine, masks
+from stof_cupy import Graph, TransformerEngine, masks
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.graph.recorder import Recordings
 from stof_cupy.models.lists import is_list
 from stof_cupy.runtime.padding import SMALL, bucket
+from stof_cupy.runtime.ready import Ready
 from stof_cupy.terminal import Progress
 from tests.runtime.fake import FakeRecorder
 
@@ -206,6 +209,52 @@ def test_a_closed_engine(weights, config, ids) -> None:
     for x in (ids, [[1, 2], [3]]):
         with pytest.raises(ArgumentError, match="closed"):
             engine.run(x)
+
+
+def engine_of(weights: Any, config: Any) -> TransformerEngine:
+    return TransformerEngine(weights, config=config, backend="numpy")
+
+
+def test_closing_frees_the_weights_and_still_explains(weights, config, ids) -> None:
+    engine = engine_of({name: array.copy() for name, array in weights.items()}, config)
+    engine.run(ids)
+    engine.run([ids[0], ids[0, :2]])
+    told = engine.explain()
+    arrays = [*engine.graph.constants.values(), *engine._model.graph.constants.values()]
+    kept = [weakref.ref(array) for array in arrays]
+    del arrays
+    engine.close()
+    gc.collect()
+    assert kept and not any(each() is not None for each in kept)
+    assert engine.explain().splitlines()[0] == told.splitlines()[0]
+
+
+def test_closing_leaves_a_run_that_is_under_way_its_weights(
+    weights, config, ids, monkeypatch
+) -> None:
+    engine = engine_of(weights, config)
+    expected = engine.run(ids)
+    engine._program._ready.clear()  # it has to be made anew
+    made = Ready.made
+
+    def closed_before(*args: Any) -> Any:
+        engine.close()
+        return made(*args)
+
+    monkeypatch.setattr(Ready, "made", closed_before)
+    assert np.array_equal(engine.run(ids), expected)
+    with pytest.raises(ArgumentError, match="closed"):
+        engine.run(ids)
+
+
+def test_what_a_closed_engine_never_ran_is_not_made(weights, config) -> None:
+    engine = engine_of(weights, config)
+    graph = Graph("another")
+    graph.output("y", graph.gelu(graph.input("x", ("batch", "seq", 2), "float")))
+    engine.close()
+    with pytest.raises(ArgumentError, match="closed"):
+        engine._run(graph, {"x": np.ones((1, 1, 2), np.float32)})
+    assert not engine._others
 
 
 @pytest.mark.parametrize("tune", ["fast", "full"])

@@ -45,6 +45,19 @@ def test_the_layer_of_the_paper_has_its_operators_and_classes() -> None:
     assert [each and each.name for each in found] == ["CI", "MI", "MHA", "CI+MI", "CI+CI", "MI+MI"]
 
 
+def test_segments_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(paper_stack(2))
+    found = chain.segments()
+    assert found == [
+        (start, stop)
+        for start in range(len(chain))
+        for stop in range(start + 1, len(chain) + 1)
+        if chain.template(start, stop)
+    ]
+    monkeypatch.setattr(Chain, "template", lambda *span: pytest.fail("looked at again"))
+    assert chain.segments() == found
+
+
 def by_hand(chain: Chain, start: int, stop: int) -> bool:
     """Say anew, by the words of the definition, whether a run is a segment."""
     ops = chain.ops[start:stop]

@@ -52,15 +52,19 @@ def dense(lead: tuple[int, ...], seq: int, memory: int) -> Any:
     return mask
 
 
-def expected(w: dict[str, Any], inputs: dict[str, Any], mask: Any) -> Exact:
+def expected(
+    w: dict[str, Any], inputs: dict[str, Any], mask: Any, precision: str | None = None
+) -> Exact:
+    how: dict[str, Any] = {"precision": precision}
+
     def heads(x: Any, name: str) -> Exact:
-        y = reference.gemm(x, w[name].T)
+        y = reference.gemm(x, w[name].T, **how)
         return y.reshape(*y.shape[:2], -1, DIM).transpose(0, 2, 1, 3)
 
     q, (k, v) = heads(inputs["x"], "q"), (heads(inputs["y"], name) for name in "kv")
-    out = reference.attention(q, k, v, mask, kv_lengths=inputs.get("lengths"))
+    out = reference.attention(q, k, v, mask, kv_lengths=inputs.get("lengths"), **how)
     rows = out.transpose(0, 2, 1, 3).reshape(*inputs["x"].shape[:2], -1)
-    return reference.gelu(reference.add(rows, np.linspace(-1, 1, HEADS * DIM)))
+    return reference.gelu(reference.add(rows, np.linspace(-1, 1, HEADS * DIM), **how), **how)
 
 
 @pytest.mark.parametrize("lead", LEADS)
@@ -70,7 +74,7 @@ def test_leading_axes_broadcast(lead: Any, seq: int, memory: int, with_lengths: 
     w, inputs, mask = weights(), arrays(seq, memory), dense(lead, seq, memory)
     if not with_lengths:
         del inputs["lengths"]
-    exact = expected(w, inputs, mask)
+    exact, low = (expected(w, inputs, mask, precision) for precision in (None, "float32"))
     for graph in (cross(w), fuse_epilogues(cross(w))):
         np.testing.assert_allclose(
             meaning.evaluate(graph, {**inputs, "mask": mask})["out"], exact, atol=1e-6
@@ -78,7 +82,7 @@ def test_leading_axes_broadcast(lead: Any, seq: int, memory: int, with_lengths: 
         run = Executor(graph, backend="numpy").run
         for given in (mask, masks.MaskStack.from_dense(mask)):
             got = run({**inputs, "mask": given})["out"]
-            np.testing.assert_allclose(got, exact, atol=1e-5)
+            testing.assert_close(got, exact, low)
 
 
 def test_one_mask_for_all_is_what_it_was() -> None:
@@ -86,7 +90,8 @@ def test_one_mask_for_all_is_what_it_was() -> None:
     run = Executor(cross(w), backend="numpy").run
     pattern = masks.sliding_window(70, window=5)
     want = run({**inputs, "mask": pattern.tobsr()})["out"]
-    np.testing.assert_allclose(want, expected(w, inputs, pattern.toarray()), atol=1e-5)
+    exact, low = (expected(w, inputs, pattern.toarray(), each) for each in (None, "float32"))
+    testing.assert_close(want, exact, low)
     equal = np.broadcast_to(pattern.toarray(), (BATCH, 1, 70, 70))
     for same in (pattern, pattern.toarray(), equal, masks.stack([pattern] * HEADS)):
         assert np.array_equal(run({**inputs, "mask": same})["out"], want)

@@ -9,6 +9,7 @@ import pytest
 from stof_cupy import masks
 from stof_cupy.errors import ArgumentError
 from stof_cupy.masks import Pattern, from_spec, spec_help
+from stof_cupy.masks.spec import check_spec
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,7 @@ from stof_cupy.masks import Pattern, from_spec, spec_help
     ],
 )
 def test_specs(text: str, expected: Pattern) -> None:
+    check_spec(text)
     made = from_spec(text, 300)
     assert made.tobsr().equals(expected)
     assert repr(made) == repr(expected)
@@ -78,3 +80,18 @@ def test_help_lists_every_spec() -> None:
     assert (
         "bigbird[:w=WINDOW_BLOCKS,g=GLOBAL_BLOCKS,r=RANDOM_BLOCKS,block=BLOCK,seed=SEED]" in lines
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sliding:w=-1",
+        "neighborhood:w=0",
+        "neighborhood:w=-2,width=4",
+        "neighborhood:w=2,width=-4",
+        "neighborhood:w=5,width=4",
+    ],
+)
+def test_what_no_length_has_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError):
+        check_spec(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -154,12 +155,36 @@ def test_sampling_is_seeded_and_follows_the_temperature():
         ([[1]], {"top_p": 0}, ArgumentError, "top_p"),
         ([[1]], {"seed": -1}, ArgumentError, "seed: got -1"),
         ([[1]], {"seed": "x"}, ArgumentError, "seed: got 'x'"),
+        ([[1]], {"temperature": math.inf}, ArgumentError, "temperature: got inf, .*finite"),
+        ([[1]], {"temperature": "1"}, ArgumentError, "temperature: got '1'"),
+        ([[1]], {"top_p": None}, ArgumentError, "top_p: got None"),
+        ([[1]], {"max_new_tokens": True}, ArgumentError, "max_new_tokens: got True"),
+        ([[1]], {"max_new_tokens": 2.0}, ArgumentError, "max_new_tokens: got 2.0"),
         ([[1]], {"stop": "x"}, ArgumentError, "stop"),
+        ([[1]], {"stop": "12"}, ArgumentError, "stop: got '12'"),
+        ([[1]], {"stop": b"1"}, ArgumentError, "stop"),
+        ([[1]], {"stop": 1.5}, ArgumentError, "stop: got 1.5"),
+        ([[1]], {"stop": [True]}, ArgumentError, "stop"),
+        ([[1]], {"stop": math.inf}, ArgumentError, "stop: got inf"),
+        ([[True]], {}, DTypeError, "prompts"),
     ],
 )
 def test_bad_prompts(prompts, how, error, match):
     with pytest.raises(error, match=match):
         engine_of(GPT2).generate(prompts, **{"max_new_tokens": 5, **how})
+
+
+def test_integers_of_numpy_are_integers():
+    engine = engine_of(GPT2)
+    said = engine.generate([[1, 2]], max_new_tokens=6)[0]
+    assert engine.generate([np.array([1, 2])], max_new_tokens=np.int64(6))[0] == said
+    for stop in (np.int32(said[3]), np.array([said[3]]), {said[3]}):
+        assert (
+            engine.generate([[1, 2]], max_new_tokens=6, stop=stop)[0] == said[: said.index(said[3])]
+        )
+    ids, window = np.ones((1, 4), int), "sliding:w=1"
+    replaced = engine.run(ids, layer_masks={np.int64(1): window})
+    assert np.array_equal(replaced, engine.run(ids, layer_masks={1: window}))
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,24 @@ def test_int8_without_its_scale(tmp_path):
         dict(read_checkpoint(tmp_path / "m.onnx").tensors)
 
 
+ODD_SCALES = {
+    "beyond": ((1, 3000), np.ones((3000, 1), np.float32)),  # a product of 36 MB
+    "more axes": ((2, 3), np.ones((4, 1, 1), np.float32)),
+    "complex": ((2, 3), np.ones((), np.complex64)),
+}
+
+
+@pytest.mark.parametrize("what", ["scale", "zero_point"])
+@pytest.mark.parametrize(("shape", "odd"), ODD_SCALES.values(), ids=ODD_SCALES)
+def test_scales_that_do_not_fit_the_weights(shape, odd, what, tmp_path):
+    arrays = {"w_quantized": np.ones(shape, np.uint8), "w_scale": np.ones((), np.float32)}
+    arrays[f"w_{what}"] = odd
+    file = tmp_path / "m.onnx"
+    save(file, arrays, [])
+    with pytest.raises(WeightError, match=r"'w_quantized'.*damaged"):
+        dict(read_checkpoint(file).tensors)
+
+
 def test_other_bytes(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\xff\xfe not protobuf")
     with pytest.raises(CheckpointError, match="unreadable"):

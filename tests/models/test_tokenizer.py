@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -91,6 +92,63 @@ def test_unreadable_file(path, text):
     path.write_text(text)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Tokenizer(path, 9)
+
+
+CHARSMAPS = {
+    "nothing": "",
+    "three bytes": "AAAA",
+    "a table of 4 GB": "//////////8=",  # for which the library would set 8 GB aside
+    "no base64": "!!!!",
+    "no text": 3,
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("charsmap", CHARSMAPS.values(), ids=CHARSMAPS)
+def test_a_character_map_that_is_cut_short_is_not_read(path, charsmap, nested, monkeypatch):
+    file = json.loads(path.read_text())
+    normal = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    file["normalizer"] = {"type": "Sequence", "normalizers": [normal]} if nested else normal
+    path.write_text(json.dumps(file).replace("Precompiled", "\\u0050recompiled"))
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_file", lambda path: pytest.fail("read"))
+    with pytest.raises(CheckpointError, match="a charsmap"):
+        Tokenizer(path, 9)
+
+
+FAILING = {
+    "no unknown token": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}},
+    "no unknown piece": {"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}},
+    "a panic: a map that points beyond itself": {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////9h"}
+    },
+    "a panic: an expression without end": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
+    },
+}
+
+
+@pytest.mark.parametrize("change", FAILING.values(), ids=FAILING)
+def test_a_tokenizer_that_fails_is_named(path, change):
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    tokenizer = Tokenizer(path, 8)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: got unable to encode"):
+        tokenizer(["to be a\u0301 " + 40 * "a" + "b"], 9)
+
+
+def test_what_is_no_trouble_of_the_tokenizer_is_not_caught(path, monkeypatch):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Tokenizer(path, 9)
+
+
+@pytest.mark.parametrize("token", [-1, 2**32, "a", None, 1.0])
+def test_only_ids_are_decoded(path, token):
+    assert Tokenizer(path, 8).decode([[4, np.int64(5)]]) == ["to be"]
+    with pytest.raises(ArgumentError, match="token: got"):
+        Tokenizer(path, 8).decode([[4], [token]])
 
 
 def test_missing_extra_is_named(path, monkeypatch):
