@@ -52,7 +52,7 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-_OVERLAPPING = _Attribute(_MAY_OVERLAP, (1,))
+_OVERLAPPING = ctypes.pointer(_Attribute(_MAY_OVERLAP, (1,)))
 
 
 class DependentLaunch:
@@ -82,14 +82,14 @@ class DependentLaunch:
             If the driver refuses.
         """
         (params,) = args
-        stored = (ctypes.c_char * params.nbytes).from_buffer_copy(params.tobytes())
+        stored = (ctypes.c_char * params.nbytes).from_buffer_copy(params.data)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(stored))
         config = LaunchConfig(
             (*grid, 1, 1)[:3],
             block,
             shared_mem,
             self._stream().ptr,
-            ctypes.pointer(_OVERLAPPING),
+            _OVERLAPPING,
             1,
         )
         status = _launcher()(ctypes.byref(config), ctypes.c_void_p(self.ptr), pointers, None)
