@@ -162,15 +162,15 @@ def check_out(out: Array | None, shape: Sequence[int], like: Array, *, name: str
 
 def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:
     """Return an uninitialised array whose axes lie in memory in the order of those of `x`."""
-    order = sorted(range(x.ndim - 1), key=lambda axis: -abs(x.strides[axis]))
-    axes = [*order, x.ndim - 1]
-    lying = [shape[axis] for axis in axes]
     if is_cupy(x):
-        import cupy
-
-        empty = cupy.empty(lying, x.dtype)
+        import cupy as xp
     else:
-        empty = np.empty(lying, x.dtype)
+        xp = np
+    strides, last = x.strides, x.ndim - 1
+    axes = [*sorted(range(last), key=lambda axis: -abs(strides[axis])), last]
+    empty = xp.empty([shape[axis] for axis in axes], x.dtype)
+    if axes == list(range(x.ndim)):
+        return empty
     return empty.transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
