@@ -209,7 +209,8 @@ class Program(Closing):
         for _ in range(repeat):
             executor.run(inputs, around=clock)
         took = time.perf_counter() - began
-        return clock.profile(repeat, took).of(ready.tuned.lowered.fused)
+        with on_device(self.device):  # whose stream it waits for
+            return clock.profile(repeat, took).of(ready.tuned.lowered.fused)
 
     def close(self) -> None:
         """Free the weights and recordings; what is asked of it then is refused."""
