@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stof_cupy.dtypes import CUDA_FLOATS, dtype_name, is_cupy, is_float
 from stof_cupy.errors import (
@@ -35,6 +36,7 @@ __all__ = [
     "device_dtype",
     "empty_in_order_of",
     "is_cupy",
+    "lasting",
     "pointer",
     "real",
     "unit_last",
@@ -172,6 +174,21 @@ def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:
     if axes == list(range(x.ndim)):
         return empty
     return empty.transpose([axes.index(axis) for axis in range(x.ndim)])
+
+
+def lasting(host: NDArray[Any], device: int) -> Array:
+    """Return a CuPy copy of a host array that any stream may read, a captured run's too.
+
+    As long as it is not dropped, that is: whoever calls this keeps it for good.
+    """
+    import cupy
+
+    # Not from CuPy's pool, for the reason given in `Schedule.on_device`.
+    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
+        array = cupy.asarray(host)
+        # Runs on other streams than the current one may read it.
+        cupy.cuda.get_current_stream().synchronize()
+        return array
 
 
 def unit_last(x: Array) -> Array:
