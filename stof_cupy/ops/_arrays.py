@@ -37,6 +37,8 @@ __all__ = [
     "empty_in_order_of",
     "is_cupy",
     "lasting",
+    "memory_order",
+    "permuted",
     "pointer",
     "real",
     "unit_last",
@@ -168,12 +170,26 @@ def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:
         import cupy as xp
     else:
         xp = np
+    order = memory_order(x)
+    empty = xp.empty([shape[axis] for axis in order], x.dtype)
+    return permuted(empty, [order.index(axis) for axis in range(x.ndim)])
+
+
+def memory_order(x: Array) -> list[int]:
+    """Return the axes of `x` in the order in which they lie in memory, the last one last.
+
+    Examples
+    --------
+    >>> memory_order(np.zeros((2, 3, 4, 5)).swapaxes(0, 1))
+    [1, 0, 2, 3]
+    """
     strides, last = x.strides, x.ndim - 1
-    axes = [*sorted(range(last), key=lambda axis: -abs(strides[axis])), last]
-    empty = xp.empty([shape[axis] for axis in axes], x.dtype)
-    if axes == list(range(x.ndim)):
-        return empty
-    return empty.transpose([axes.index(axis) for axis in range(x.ndim)])
+    return [*sorted(range(last), key=lambda axis: -abs(strides[axis])), last]
+
+
+def permuted(x: Array, axes: list[int]) -> Array:
+    """Return ``x.transpose(axes)``, which of CuPy takes as long as a launch: only if it has to."""
+    return x if axes == list(range(x.ndim)) else x.transpose(axes)
 
 
 def lasting(host: NDArray[Any], device: int) -> Array:
