@@ -82,7 +82,7 @@ class DependentLaunch:
             If the driver refuses.
         """
         (params,) = args
-        stored = (ctypes.c_char * params.nbytes).from_buffer_copy(params.data)
+        stored = (ctypes.c_char * params.nbytes).from_buffer_copy(params.tobytes())
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(stored))
         config = LaunchConfig(
             (*grid, 1, 1)[:3],
