@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import time
-import uuid
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -17,6 +15,7 @@ import numpy as np
 
 from stof_cupy import env
 from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.files import write_whole
 from stof_cupy.terminal import show_fields, title
 
 if TYPE_CHECKING:
@@ -178,10 +177,7 @@ def _take_in(file: Path) -> None:
             for member, place in zip(members, places, strict=True):
                 to = root / place
                 if not to.exists():
-                    to.parent.mkdir(parents=True, exist_ok=True)
-                    aside = to.with_name(f"{to.name}.{uuid.uuid4().hex[:8]}.tmp")
-                    aside.write_bytes(archive.read(member))
-                    os.replace(aside, to)  # others may look for it meanwhile
+                    write_whole(to, archive.read(member))
                     count += 1
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as bad:
         # RuntimeError: encrypted, or packed in a way that is not known.

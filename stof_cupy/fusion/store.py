@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
-import uuid
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any
 
 from stof_cupy import __version__, env
 from stof_cupy.errors import StofError, StofWarning
+from stof_cupy.files import write_whole
 from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.kernels import KERNELS, Setting
 from stof_cupy.fusion.products import CHOICES
@@ -97,12 +96,9 @@ class SchemeStore:
             "settings": [[list(pair) for pair in each] for each in found.settings],
             "seconds": found.seconds,
         }
-        path = self._path(problem)
-        aside = path.with_suffix(f".{uuid.uuid4().hex[:8]}.tmp")
+        text = json.dumps(record, indent=1) + "\n"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps(record, indent=1) + "\n")
-            os.replace(aside, path)
+            write_whole(self._path(problem), text.encode())
         except OSError as error:
             self._say(
                 "unwritable",

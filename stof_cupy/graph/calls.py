@@ -14,7 +14,7 @@ from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.graph import meaning, primitives
 from stof_cupy.graph.calls_decoder import DECODER_CALLS
 from stof_cupy.graph.turned import normed_by
-from stof_cupy.ops._arrays import is_cupy
+from stof_cupy.ops._arrays import is_cupy, lasting
 from stof_cupy.ops.attention import attend
 from stof_cupy.ops.attention_args import Scores
 from stof_cupy.ops.elementwise import add, gelu
@@ -132,13 +132,7 @@ def _room(count: int) -> int:
 @cache
 def _numbers(count: int, device: int) -> Array:
     """Return 0 to ``count - 1``, uploaded once and never dropped: captured runs read it."""
-    import cupy
-
-    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
-        array = cupy.asarray(np.arange(count, dtype=np.int32))
-        # Runs on other streams than the current one may read it.
-        cupy.cuda.get_current_stream().synchronize()
-        return array
+    return lasting(np.arange(count, dtype=np.int32), device)
 
 
 def _embedding(

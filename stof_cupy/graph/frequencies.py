@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.ops._arrays import lasting
+
 __all__ = ["Frequencies", "array_of"]
 
 
@@ -48,12 +50,4 @@ def array_of(frequency: Frequencies, device: int | None) -> Any:
     Made once and never dropped, because captured runs read it.
     """
     host: NDArray[np.float32] = np.asarray(frequency, np.float32)
-    if device is None:
-        return host
-    import cupy
-
-    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
-        array = cupy.asarray(host)
-        # Runs on other streams than the current one may read it.
-        cupy.cuda.get_current_stream().synchronize()
-        return array
+    return host if device is None else lasting(host, device)

@@ -13,7 +13,7 @@ from stof_cupy.graph import meaning
 from stof_cupy.graph.frequencies import Frequencies, array_of
 from stof_cupy.jit.device import DeviceFacts, facts
 from stof_cupy.ops import gemm_choice, gemm_few_rows, gemm_model, gemm_sm90, rotary
-from stof_cupy.ops._arrays import is_cupy
+from stof_cupy.ops._arrays import is_cupy, lasting
 from stof_cupy.ops.attention_constants import Constants, speeds
 from stof_cupy.ops.epilogue import Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm import gemm
@@ -53,13 +53,8 @@ def normed_by(statistics: Array | None, w: Array) -> Normed | None:
 
 @cache  # never dropped: captured runs read it
 def _zeros(count: int, device: int | None) -> Array:
-    if device is None:
-        return np.zeros(count, np.float32)
-    import cupy
-
-    # Not from CuPy's pool, for the reason given in `Schedule.on_device`.
-    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
-        return cupy.zeros(count, np.float32)
+    host = np.zeros(count, np.float32)
+    return host if device is None else lasting(host, device)
 
 
 def turned_gemm(

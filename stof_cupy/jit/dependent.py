@@ -52,7 +52,7 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-_OVERLAPPING = _Attribute(_MAY_OVERLAP, (1,))
+_OVERLAPPING = ctypes.pointer(_Attribute(_MAY_OVERLAP, (1,)))
 
 
 class DependentLaunch:
@@ -89,7 +89,7 @@ class DependentLaunch:
             block,
             shared_mem,
             self._stream().ptr,
-            ctypes.pointer(_OVERLAPPING),
+            _OVERLAPPING,
             1,
         )
         status = _launcher()(ctypes.byref(config), ctypes.c_void_p(self.ptr), pointers, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,10 @@ _BYTES = 128
 _ALIGNMENT = 128  # of the memory that the driver encodes into, since CUDA 13
 
 
-def layout(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+@lru_cache(maxsize=4096)
+def layout(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the sizes of an array's axes, fastest first, and the strides in bytes of all but that.
 
     The last axis has to be contiguous. The stride of an axis of one element never matters, so it is
@@ -34,19 +36,20 @@ def layout(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
     Parameters
     ----------
-    x : cupy.ndarray or numpy.ndarray
+    shape, strides : tuple of int
+        Those of a CuPy or NumPy array.
 
     Examples
     --------
-    >>> layout(np.zeros((2, 1, 40, 64), np.float16))
+    >>> x = np.zeros((2, 1, 40, 64), np.float16)
+    >>> layout(x.shape, x.strides)
     ((64, 40, 1, 2), (128, 5120, 5120))
     """
-    dims = tuple(reversed(x.shape))
-    strides = tuple(reversed(x.strides[:-1]))
-    real = [step for step, size in zip(strides, dims[1:], strict=True) if size > 1]
+    dims, steps = shape[::-1], strides[-2::-1]
+    real = [step for step, size in zip(steps, dims[1:], strict=True) if size > 1]
     any_step = max((16, *real))
     return dims, tuple(
-        step if size > 1 else any_step for step, size in zip(strides, dims[1:], strict=True)
+        step if size > 1 else any_step for step, size in zip(steps, dims[1:], strict=True)
     )
 
 

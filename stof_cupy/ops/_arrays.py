@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stof_cupy.dtypes import CUDA_FLOATS, dtype_name, is_cupy, is_float
 from stof_cupy.errors import (
@@ -35,6 +36,9 @@ __all__ = [
     "device_dtype",
     "empty_in_order_of",
     "is_cupy",
+    "lasting",
+    "memory_order",
+    "permuted",
     "pointer",
     "real",
     "unit_last",
@@ -162,16 +166,45 @@ def check_out(out: Array | None, shape: Sequence[int], like: Array, *, name: str
 
 def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:
     """Return an uninitialised array whose axes lie in memory in the order of those of `x`."""
-    order = sorted(range(x.ndim - 1), key=lambda axis: -abs(x.strides[axis]))
-    axes = [*order, x.ndim - 1]
-    lying = [shape[axis] for axis in axes]
     if is_cupy(x):
-        import cupy
-
-        empty = cupy.empty(lying, x.dtype)
+        import cupy as xp
     else:
-        empty = np.empty(lying, x.dtype)
-    return empty.transpose([axes.index(axis) for axis in range(x.ndim)])
+        xp = np
+    order = memory_order(x)
+    empty = xp.empty([shape[axis] for axis in order], x.dtype)
+    return permuted(empty, [order.index(axis) for axis in range(x.ndim)])
+
+
+def memory_order(x: Array) -> list[int]:
+    """Return the axes of `x` in the order in which they lie in memory, the last one last.
+
+    Examples
+    --------
+    >>> memory_order(np.zeros((2, 3, 4, 5)).swapaxes(0, 1))
+    [1, 0, 2, 3]
+    """
+    strides, last = x.strides, x.ndim - 1
+    return [*sorted(range(last), key=lambda axis: -abs(strides[axis])), last]
+
+
+def permuted(x: Array, axes: list[int]) -> Array:
+    """Return ``x.transpose(axes)``, which of CuPy takes as long as a launch: only if it has to."""
+    return x if axes == list(range(x.ndim)) else x.transpose(axes)
+
+
+def lasting(host: NDArray[Any], device: int) -> Array:
+    """Return a CuPy copy of a host array that any stream may read, a captured run's too.
+
+    As long as it is not dropped, that is: whoever calls this keeps it for good.
+    """
+    import cupy
+
+    # Not from CuPy's pool, for the reason given in `Schedule.on_device`.
+    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
+        array = cupy.asarray(host)
+        # Runs on other streams than the current one may read it.
+        cupy.cuda.get_current_stream().synchronize()
+        return array
 
 
 def unit_last(x: Array) -> Array:

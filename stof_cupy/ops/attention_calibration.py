@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import numpy as np
 
 from stof_cupy import env
 from stof_cupy.errors import DeviceError, mismatch
+from stof_cupy.files import write_whole
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks import BsrMask, causal, sliding_window
@@ -118,10 +118,7 @@ def calibrate(facts: DeviceFacts, timer: Timer, *, again: bool = False) -> Const
             for candidate, case, us in measured
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(f".{os.getpid()}.tmp")
-    aside.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    aside.replace(path)  # whole or not at all, whoever else writes
+    write_whole(path, json.dumps(record, indent=1).encode())
     calibrated.cache_clear()
     return constants
 

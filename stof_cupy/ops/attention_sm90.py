@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -123,15 +122,15 @@ def given(args: Args) -> Given:
 
 
 def _in_boxes(x: Array, dtype: str) -> bool:
-    if x.shape[-1] > 1 and x.strides[-1] != x.itemsize:  # it is copied
-        return bool(x.shape[-1] % _STORED == 0)
-    return _aligned(pointer(x) % 16, dtype, x.shape, x.strides)
+    shape, strides = x.shape, x.strides  # CuPy makes a tuple each time
+    if shape[-1] > 1 and strides[-1] != x.itemsize:  # it is copied
+        return bool(shape[-1] % _STORED == 0)
+    return _aligned(pointer(x) % 16, dtype, shape, strides)
 
 
 @lru_cache(maxsize=4096)
 def _aligned(start: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    where = tensormap.layout(SimpleNamespace(shape=shape, strides=strides))
-    return tensormap.fault(16 + start, dtype, *where) is None
+    return tensormap.fault(16 + start, dtype, *tensormap.layout(shape, strides)) is None
 
 
 def legal(config: Config, case: Case) -> str:

@@ -177,6 +177,6 @@ def _maps(config: Config, args: Args) -> dict[str, bytes]:
         boxes += [("k_group", args.k, GROUP), ("v_group", args.v, GROUP)]
     maps = dict.fromkeys(("map_k_group", "map_v_group"), bytes(128))
     for name, x, rows in boxes:
-        where = pointer(x), dtype, *tensormap.layout(x)
+        where = pointer(x), dtype, *tensormap.layout(x.shape, x.strides)
         maps[f"map_{name}"] = tensormap.tensor_map(*where, (64, rows, 1, 1))
     return maps

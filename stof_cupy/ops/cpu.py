@@ -45,7 +45,7 @@ def gemm(
             acc += widened(epilogue.bias)
         gate, rest = np.split(acc, 2, -1) if epilogue.gated else (acc, None)
         if epilogue.activation is not None:
-            gate = _activated(gate, epilogue.activation)
+            gate = activated(gate, epilogue.activation)
         acc = gate if rest is None else gate * rest
         if epilogue.residual is not None:
             acc += widened(epilogue.residual)
@@ -108,18 +108,6 @@ def embedding(
     if type_table is not None:
         acc += widened(type_table[token_types])
     return stored(acc, table.dtype, out)
-
-
-def _activated(x: Array, name: str) -> Array:
-    """Return an activation as a new array of the type of `x`."""
-    if name == "relu":
-        return np.where(x < 0, 0, x)
-    if name == "silu":
-        from scipy.special import expit
-
-        result: Array = x * expit(x)
-        return result
-    return _gelu(x, "tanh" if name == "gelu_tanh" else "none")
 
 
 def _gelu(x: Array, approximate: str) -> Array:

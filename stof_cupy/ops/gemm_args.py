@@ -90,7 +90,7 @@ def validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple
 
 def as_rows(x: Array) -> Array:
     """Return `x` as a matrix; a copy only where its leading axes do not collapse."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def strides(x: Array) -> tuple[int, int]:

@@ -7,12 +7,12 @@ times in a file of the GPU; here that file is read. Nothing is measured by a cal
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
+from stof_cupy.files import write_whole
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm_model, gemm_vendor, gemm_ways
 from stof_cupy.ops.attention_calibration import path_of as attention_path_of
@@ -142,10 +142,7 @@ def keep(facts: DeviceFacts, key: str, times: Times) -> None:
     path = path_of(facts)
     every = {**_read(path), key: {name: round(us, 3) for name, us in times.items()}}
     record = {"version": _VERSION, "gpu": facts.name, "driver": facts.driver, "us": every}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(f".{os.getpid()}.tmp")
-    aside.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    aside.replace(path)  # whole or not at all, whoever else writes
+    write_whole(path, json.dumps(record, indent=1).encode())
     for cached in (_stored, choices, norm):
         cached.cache_clear()
 

@@ -9,6 +9,7 @@ from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.ops import gemm_choice, gemm_sm90
 from stof_cupy.ops._arrays import (
     Array,
+    backend,
     check_dtype,
     check_eps,
     check_no_overlap,
@@ -126,6 +127,7 @@ def _normalised(
         raise ArgumentError(mismatch("epilogue", got, "one that changes elements alone"))
     if problem.n == 0:
         raise ShapeError(mismatch("b", tuple(b.shape), "at least one column"))
+    backend(a=a, **weights)
     for name, x in weights.items():
         check_dtype(name, x, a, "a")
         check_shape(name, x, (problem.n,))

@@ -15,6 +15,8 @@ from stof_cupy.ops._arrays import (
     check_no_overlap,
     check_out,
     check_shape,
+    memory_order,
+    permuted,
     pointer,
     unit_last,
 )
@@ -74,18 +76,20 @@ def launch(
         return
     run = kernel(spec, x.device.id)
     results = {"out": out} if sum_out is None else {"out": out, "sum_out": sum_out}
-    rows = {name: _rows(to, out) for name, to in results.items()}
+    order = memory_order(out)
+    rows = {name: _rows(to, order) for name, to in results.items()}
     # What is copied has to live until the kernel has been launched.
-    rows["x"] = _rows(unit_last(x), out)
+    rows["x"] = _rows(unit_last(x), order)
     if residual is not None:
-        rows["residual"] = _rows(unit_last(residual), out)
+        rows["residual"] = _rows(unit_last(residual), order)
     weight, bias = unit_last(weight), None if bias is None else unit_last(bias)
     added = {"residual": rows.get("residual"), "sum_out": rows.get("sum_out")}
     blocks, fields = arguments(rows["x"], weight, bias, rows["out"], eps=eps, **added)
     run((blocks,), run.pack(**fields))
     for name, to in results.items():
         if pointer(rows[name]) != pointer(to):
-            to[...] = rows[name].reshape([out.shape[a] for a in _order(out)]).transpose(_back(out))
+            lying = rows[name].reshape([out.shape[axis] for axis in order])
+            to[...] = permuted(lying, [order.index(axis) for axis in range(out.ndim)])
 
 
 def arguments(
@@ -125,17 +129,7 @@ def arguments(
     return -(-count // (8 // warps)), fields
 
 
-def _order(out: Array) -> list[int]:
-    """Return the axes of `out` in the order in which they lie in memory, the last one last."""
-    last = out.ndim - 1
-    return [*sorted(range(last), key=lambda axis: -abs(out.strides[axis])), last]
-
-
-def _back(out: Array) -> list[int]:
-    order = _order(out)
-    return [order.index(axis) for axis in range(out.ndim)]
-
-
-def _rows(y: Array, out: Array) -> Array:
-    """Return `y` as a matrix, rows in the order of the memory of `out`; a view if they can be."""
-    return y.transpose(_order(out)).reshape(-1, out.shape[-1])
+def _rows(y: Array, order: list[int]) -> Array:
+    """Return `y` as a matrix, rows by axes in that order; a view if they can be."""
+    lying = permuted(y, order)
+    return lying if y.ndim == 2 else lying.reshape(-1, y.shape[-1])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from stof_cupy.ops import gemm_few_rows
-from stof_cupy.ops._arrays import Array, aligned, pointer
+from stof_cupy.ops._arrays import Array, aligned, check_no_overlap, pointer
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm, operands_of
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
+from stof_cupy.ops.norm_rows import validate as validate_norm
 from stof_cupy.ops.rms_norm import rms_norm
 
 __all__ = ["normed_gemm"]
@@ -46,18 +47,14 @@ def normed_gemm(
     array([[ 1., -1.]], dtype=float32)
     """
     epilogue = Epilogue() if epilogue is None else epilogue
+    validate_norm(x, eps=eps, residual=None, sum_out=None, out=None, weight=norm)
     where, problem = validate(x, b, epilogue, out)
-    if where == "cuda" and _fits(x, norm, problem):
+    check_no_overlap(out, norm=norm)
+    if where == "cuda" and norm.flags.c_contiguous and aligned(norm, 16):
         made = _launch(problem, x, norm, b, eps, epilogue, out)
         if made is not None:
             return made
     return gemm(rms_norm(x, norm, eps=eps), b, epilogue=epilogue, out=out)
-
-
-def _fits(x: Array, norm: Array, problem: Problem) -> bool:
-    """Whether the kernel can read the norm's weight; what is wrong with it says `rms_norm`."""
-    whole = norm.shape == (problem.k,) and norm.dtype == x.dtype and norm.flags.c_contiguous
-    return bool(whole and problem.k and aligned(norm, 16))
 
 
 def _launch(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.check import at_least, flag
-from stof_cupy.ops._arrays import Array, backend, check_dtype, is_cupy
+from stof_cupy.ops._arrays import Array, backend, check_dtype, is_cupy, lasting
 
 __all__ = ["RelativeBias"]
 
@@ -136,11 +136,5 @@ def _uploaded(reach: int, buckets: int, bidirectional: bool, max_distance: int, 
     A run that is captured for a CUDA graph can upload nothing, and reads it again whenever it is
     launched: it is never dropped.
     """
-    import cupy
-
-    host = _buckets(np.arange(-reach, reach + 1), buckets, bidirectional, max_distance)
-    with cupy.cuda.Device(device), cupy.cuda.using_allocator(None):
-        array = cupy.asarray(host)
-        # Runs on other streams than the current one may read it.
-        cupy.cuda.get_current_stream().synchronize()
-        return array
+    distances = np.arange(-reach, reach + 1)
+    return lasting(_buckets(distances, buckets, bidirectional, max_distance), device)

@@ -202,14 +202,14 @@ class Program(Closing):
         if repeat < 1:
             raise ArgumentError(mismatch("repeat", repeat, "at least 1"))
         ready = self._for(inputs)
-        executor = ready.plain
-        executor.run(inputs)
+        ready.plain.run(inputs)
         clock = clock_of(self.device)
         began = time.perf_counter()
         for _ in range(repeat):
-            executor.run(inputs, around=clock)
+            ready.plain.run(inputs, around=clock)
         took = time.perf_counter() - began
-        return clock.profile(repeat, took).of(ready.tuned.lowered.fused)
+        with on_device(self.device):  # whose stream it waits for
+            return clock.profile(repeat, took).of(ready.tuned.lowered.fused)
 
     def close(self) -> None:
         """Free the weights and recordings; what is asked of it then is refused."""

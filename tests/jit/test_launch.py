@@ -17,7 +17,7 @@ from stof_cupy import env
 from stof_cupy.errors import ArgumentError, UnsupportedError
 from stof_cupy.jit import device, launch
 from stof_cupy.jit.cache import Store
-from stof_cupy.jit.spec import KernelSpec
+from stof_cupy.jit.spec import TENSOR_MAP, KernelSpec
 
 FIELDS = {"x": 1 << 47, "y": 3, "n": -5, "alpha": 0.5, "shift": 7}
 
@@ -71,6 +71,29 @@ def test_pack_is_a_void_scalar_with_the_spec_s_layout(spec: KernelSpec, cupy: Fa
     assert type(packed) is np.void and packed.dtype == spec.params_dtype()
     expected = np.array([(1 << 47, 3, -5, 0.5, 7)], spec.params_dtype())
     assert packed.tobytes() == expected.tobytes()
+
+
+def test_pack_puts_tensor_maps_and_numbers_where_numpy_does(
+    spec: KernelSpec, cupy: FakeCupy
+) -> None:
+    params = (("n", "i4"), ("map", TENSOR_MAP), ("x", "u8"), ("k", "i4"), ("other", TENSOR_MAP))
+    values = (-5, b"\1" * 128, 1 << 47, 7, bytes(range(128)))
+    mapped = replace(spec, params=params)
+    names = [name for name, _ in params]
+    packed = launch.kernel(mapped).pack(**dict(zip(names, values, strict=True)))
+    assert packed.dtype == mapped.params_dtype()
+    assert [packed[name].tobytes() for name in ("map", "other")] == [values[1], values[4]]
+    assert [packed[name] for name in ("n", "x", "k")] == [values[0], values[2], values[3]]
+
+
+@pytest.mark.parametrize("code, value", [("(3,)u1", b"\1\2\3"), ("i2", -5)])
+def test_pack_of_what_struct_does_not_know(
+    spec: KernelSpec, cupy: FakeCupy, code: str, value: Any
+) -> None:
+    other = replace(spec, params=(("n", "i4"), ("x", code)))
+    value = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+    packed = launch.kernel(other).pack(n=1, x=value)
+    assert packed["n"] == 1 and np.array_equal(packed["x"], value)
 
 
 @pytest.mark.parametrize("fields", [{}, {**FIELDS, "more": 1}, {**FIELDS, "beta": FIELDS["alpha"]}])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stof_cupy.errors import ShapeError
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.jit.decoder_kernels import FEW_ROWS
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.ops import gemm_few_rows, reference, reference_decoder
@@ -198,6 +198,20 @@ def test_on_the_gpu(kind: EpilogueKind, dtype: str) -> None:
                     scale=0.5 if kind.scale else 1.0,
                 )  # fmt: skip
                 assert_close(out, exact, low)
+
+
+@pytest.mark.gpu
+def test_what_the_one_kernel_of_norm_and_product_refuses() -> None:
+    import cupy
+
+    x, w = (cupy.zeros(shape, np.float16) for shape in ((1, 64), (40, 64)))
+    norm = cupy.ones(64, np.float16)
+    with pytest.raises(DTypeError, match="weight: got numpy array"):
+        normed_gemm(x, np.ones(64, np.float16), w.T, eps=1e-5)
+    with pytest.raises(ArgumentError, match="eps: got 0"):
+        normed_gemm(x, norm, w.T, eps=0)
+    with pytest.raises(ArgumentError, match="out: got memory possibly shared with norm"):
+        normed_gemm(x, norm, w.T, eps=1e-5, out=norm[None, :40])
 
 
 @pytest.mark.gpu

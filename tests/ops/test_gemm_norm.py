@@ -83,6 +83,17 @@ def upload(cupy: Any, x: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.gpu
+def test_weights_of_the_norm_lie_where_the_product_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    monkeypatch.setattr(module, "_choose", lambda *_: Plan(Sm90Gemm(128, 64, across=1)))
+    a, b, w = cupy.ones((64, 32), "f2"), cupy.ones((32, 64), "f2"), cupy.ones(64, "f2")
+    for weight, bias, name in ((w.get(), w, "weight"), (w, w.get(), "bias")):
+        with pytest.raises(DTypeError, match=f"{name}: got numpy array"):
+            gemm_layer_norm(a, b, weight, bias, eps=EPS)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("m", "n", "k"),

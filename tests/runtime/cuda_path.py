@@ -166,7 +166,13 @@ def another_device() -> dict[str, Any]:
     fake_cuda.DEVICES.clear()
     results = [engine.run(there, mask="causal").device.id for _ in range(3)]
     devices = sorted(fake_cuda.DEVICES)
-    return {"results": results, "devices": devices, "back": engine.run(here).device.id}
+    back = engine.run(here).device.id
+    with cupy.cuda.Device(1):
+        inputs = {name: there.astype(np.int32) for name in ("ids", "token_types")}
+    fake_cuda.DEVICES.clear()
+    engine._program.profile(inputs, repeat=1)
+    profiled = sorted(fake_cuda.DEVICES)
+    return {"results": results, "devices": devices, "back": back, "profiled": profiled}
 
 
 def token() -> list[list[str]]:

@@ -110,7 +110,9 @@ def test_lengths_of_a_class_ask_for_no_kernel_that_was_not_compiled(
 
 def test_another_device_than_the_current_one(told: dict[str, Any]) -> None:
     """T29: everything happens on the engine's device; results go where the inputs came from."""
-    assert told["another device"] == {"results": [1, 1, 1], "devices": [1], "back": 0}
+    found = told["another device"]
+    assert (found["results"], found["devices"], found["back"]) == ([1, 1, 1], [1], 0)
+    assert found["profiled"] == [1]
 
 
 def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> None:

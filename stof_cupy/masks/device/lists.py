@@ -62,10 +62,10 @@ class Lists:
     ) -> None:
         import cupy
 
-        self._tile = rows, cols = _check(tile, layout, shape)
+        self._tile = _check(tile, layout, shape)
         self._program, self._shape = program, shape
         self._masks = masks = math.prod(program.lead)
-        self._rows = -(-shape[0] // rows)
+        self._rows = -(-shape[0] // self._tile[0])
         device = cupy.cuda.runtime.getDevice()
         formulas = (program.formulas, program.kinds) if program.formulas else ()
         self._build = kernel(mask_build(self._tile, layout == "accumulator", *formulas), device)
@@ -94,18 +94,10 @@ class Lists:
             known = self._measure()
             capacity = self.totals()
             check_count("mask", capacity[0])
-        self.capacity = tiles, part = capacity
-        words = (
-            ((part, rows // 16, 32, cols // TILE), np.uint32)
-            if layout == "accumulator"
-            else ((part, rows * cols // TILE), np.uint64)
-        )
-        large = _Memory(part * rows * cols // 8 + 8 * tiles)
-        bitmaps = large.reserve(*words)
-        columns = large.reserve((tiles,), np.int32)
-        bitmap_id = large.reserve((tiles,), np.int32)
-        addresses = columns.address, bitmap_id.address, bitmaps.address
-        self._packed = self._params(capacity, *addresses)
+        self.capacity = capacity
+        large, listed = _for_tiles(self._tile, layout, *capacity)
+        addresses = {name: each.address for name, each in listed.items()}
+        self._packed = self._params(capacity, **addresses)
         self._order_packed = self._order.pack(
             row_ptr=row_ptr.address,
             full_ptr=full_ptr.address,
@@ -116,9 +108,7 @@ class Lists:
         self._reserved = {
             "row_ptr": row_ptr,
             "full_ptr": full_ptr,
-            "cols": columns,
-            "bitmap_id": bitmap_id,
-            "bitmaps": bitmaps,
+            **listed,
             "order": order,
             "work": work,
             "mask_of": mask_of,
@@ -127,7 +117,7 @@ class Lists:
         if known is None:
             self.build()
         else:
-            self._launch(self._params(capacity, *addresses, known=known.ptr))
+            self._launch(self._params(capacity, **addresses, known=known.ptr))
 
     @cached_property
     def schedule(self) -> DeviceSchedule:
@@ -244,6 +234,20 @@ class _Memory:
         reserved = _Reserved(self.start + self.used, shape, dtype)
         self.used += math.prod(shape) * np.dtype(dtype).itemsize
         return reserved
+
+
+def _for_tiles(
+    tile: tuple[int, int], layout: Layout, tiles: int, part: int
+) -> tuple[_Memory, dict[str, _Reserved]]:
+    """Return room for listed tiles, part of which have a bitmap, and its arrays by name."""
+    rows, cols = tile
+    memory = _Memory(part * rows * cols // 8 + 8 * tiles)
+    if layout == "accumulator":
+        bitmaps = memory.reserve((part, rows // 16, 32, cols // TILE), np.uint32)
+    else:
+        bitmaps = memory.reserve((part, rows * cols // TILE), np.uint64)
+    columns, bitmap_id = (memory.reserve((tiles,), np.int32) for _ in range(2))
+    return memory, {"cols": columns, "bitmap_id": bitmap_id, "bitmaps": bitmaps}
 
 
 def _check(tile: tuple[int, int], layout: Layout, shape: tuple[int, int]) -> tuple[int, int]:
