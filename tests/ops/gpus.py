@@ -19,6 +19,14 @@ H100 = DeviceFacts(
     *("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20, 1980000, 80 << 30),
     *(2048, 2619000, 5120),
 )
+H200 = replace(  # the same chip with other memory
+    H100,
+    name="NVIDIA H200",
+    l2_bytes=60 << 20,
+    memory_bytes=140 << 30,
+    memory_clock_khz=3201000,
+    memory_bus_bits=6144,
+)
 RTX_4090 = DeviceFacts(
     *("NVIDIA GeForce RTX 4090", "89", (8, 9), 128, 101376, 102400, 72 << 20, 2520000, 24 << 30),
     *(1536, 10501000, 384),
@@ -31,7 +39,7 @@ B200 = DeviceFacts(
     *("NVIDIA B200", "100", (10, 0), 148, 232448, 233472, 126 << 20, 1965000, 180 << 30),
     *(2048, 3996000, 8192),
 )
-GPUS = (A100, H100, RTX_4090, L4, B200)
+GPUS = (A100, H100, H200, RTX_4090, L4, B200)
 
 
 def case(
