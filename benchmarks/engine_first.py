@@ -39,7 +39,8 @@ def main() -> None:
     for cell in args.cells:
         for tune in args.tune:
             with tempfile.TemporaryDirectory() as cache:
-                line: dict[str, Any] = {"cell": cell, "tune": tune}
+                machine = _machine(args.backend)
+                line: dict[str, Any] = {"cell": cell, "tune": tune, "machine": machine}
                 for name in ("empty", "second"):
                     line[name] = _process(cell, tune, args.backend, cache)
                     shown = "  ".join(f"{k} {v}" for k, v in line[name].items())
@@ -102,6 +103,17 @@ def first(name: str, tune: str, backend: str) -> dict[str, Any]:
             result(seq)
         found |= {"compiled": before, "by_lengths": len([*store().root.iterdir()]) - before}
     return {key: round(value, 3) for key, value in found.items()}
+
+
+def _machine(backend: str) -> dict[str, Any]:
+    """Return GPU, driver and date."""
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d")}
+    if backend == "cuda":
+        from stof_cupy.jit import device
+
+        facts = device.facts()
+        found |= {"gpu": facts.name, "driver": facts.driver}
+    return found
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Whole layer stacks on the GPU: ours beside PyTorch, a cell of the grid after another.
 
-    python benchmarks/engine_grid.py --out results.jsonl --cells anchors
-    python benchmarks/engine_grid.py --out results.jsonl --cells bert-base:8x512:longformer ...
-    python benchmarks/engine_grid.py --out results.jsonl --next 4     of the grid, what is not there
-    python benchmarks/engine_grid.py --out results.jsonl --table
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --cells anchors
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --cells bert-base:8x512:longformer ...
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --next 4     of the grid, what it lacks
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --table
 
 ``--device cpu --cells vit-b:1x128:sliding --ways ours,eager`` tries this program without a GPU.
 
@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import cards
 import engine_profile
 import engine_stacks as stacks
 import numpy as np
@@ -44,7 +45,9 @@ ERROR = 2.0  # times that of eager bfloat16, which everyone may be off
 def main() -> None:
     """Run cells, or show what there is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="file of results, appended to")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file of results, appended to; {card}: GPU"
+    )
     parser.add_argument("--cells", nargs="+", default=[], help="names, or 'anchors' or 'grid'")
     parser.add_argument("--next", type=int, default=0, help="so many of the grid that lack a way")
     parser.add_argument("--ways", default=",".join(WAYS), help="and flex-v, see engine_peers.py")
@@ -62,11 +65,16 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="show the file")
     args = parser.parse_args()
     ways = args.ways.split(",")
+    gpu = cards.gpu() if args.device == "cuda" else ""
+    args.out = cards.named(args.out, gpu)
     cells = [cell for name in args.cells for cell in _named(name)]
     if args.next:
         there = results(args.out)
         lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("ways", {}).keys()]
         cells += lacking[: args.next]
+    if cells:
+        there = (line["machine"].get("gpu", "") for line in results(args.out).values())
+        cards.refuse_others(args.out, there, gpu)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
     gemm_model.ALL_OF_HOPPER |= args.hopper
     began = time.perf_counter()
