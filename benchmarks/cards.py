@@ -8,13 +8,15 @@ Cells that another card has measured are not measured, and one card's times neve
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.jit import device
 
-__all__ = ["CARD", "card", "gpu", "named", "refuse_others"]
+__all__ = ["CARD", "card", "driver", "gpu", "named", "refuse_others"]
 
 CARD = "{card}"
 _BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
@@ -23,6 +25,15 @@ _BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
 def gpu() -> str:
     """Return the current GPU's name, or "" where there is none."""
     return device.facts().name if device.is_available() else ""
+
+
+def driver() -> str:
+    """Return the version of NVIDIA's driver, or "unknown"."""
+    if not shutil.which("nvidia-smi"):
+        return "unknown"
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    run = subprocess.run(query, capture_output=True, text=True, check=False)
+    return run.stdout.split("\n")[0].strip() or "unknown"
 
 
 def card(name: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -205,7 +203,7 @@ def pytest_benchmark_update_machine_info(
             "name": facts.name,
             "arch": facts.arch,
             "multiprocessors": facts.sm_count,
-            "driver": _driver(),
+            "driver": cards.driver(),
             "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
             "runtime_cuda": cupy.cuda.runtime.runtimeGetVersion(),
         }
@@ -216,11 +214,3 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _driver() -> str:
-    if not shutil.which("nvidia-smi"):
-        return "unknown"
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    run = subprocess.run(query, capture_output=True, text=True, check=False)
-    return run.stdout.split("\n")[0].strip() or "unknown"

@@ -109,10 +109,9 @@ def _machine(backend: str) -> dict[str, Any]:
     """Return GPU, driver and date."""
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d")}
     if backend == "cuda":
-        from stof_cupy.jit import device
+        import cards
 
-        facts = device.facts()
-        found |= {"gpu": facts.name, "driver": facts.driver}
+        found |= {"gpu": cards.gpu(), "driver": cards.driver()}
     return found
 
 

@@ -263,8 +263,6 @@ def machine(where: str) -> dict[str, Any]:
     """Return GPU, versions and date."""
     import torch
 
-    from stof_cupy.jit import device
-
     names = ("stof-cupy", "torch", "triton", "numpy", "cupy-cuda12x", "cupy-cuda13x")
     found: dict[str, Any] = {}
     for name in names:
@@ -273,8 +271,8 @@ def machine(where: str) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     found |= {"date": time.strftime("%Y-%m-%d"), "torch_cuda": torch.version.cuda}
-    facts = None if where == "cpu" else device.facts()
-    return found | ({} if facts is None else {"gpu": facts.name, "driver": facts.driver})
+    gpu = {"gpu": cards.gpu(), "driver": cards.driver()}
+    return found | ({} if where == "cpu" else gpu)
 
 
 if __name__ == "__main__":
