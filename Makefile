@@ -24,9 +24,9 @@ OLD_NVRTC := 12.4.127 12.9.86
 OLD_ARCHS ?= 80 90a 120
 old_library = .nvrtc/$(1)/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 
-# What `make bench-gpu` measures: benchmarks/bench_$(BENCH).py, which is added to RESULTS. ARGS are pytest's, e.g. "-k sliding --heavy".
+# What `make bench-gpu` measures: benchmarks/bench_$(BENCH).py, which is added to RESULTS, {card} being the GPU's name. ARGS are pytest's, e.g. "-k sliding --heavy".
 BENCH ?= paper_attention
-RESULTS ?= benchmarks/results/$(BENCH)_gpu.json
+RESULTS ?= benchmarks/results/$(BENCH)_{card}.json
 BUDGET ?= 500
 COMMIT ?=
 ARGS ?=
@@ -94,7 +94,7 @@ bench: $(VENV)/dev.stamp
 # Status 5 is pytest's for nothing to do: all cells are in the file.
 bench-gpu: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest benchmarks/bench_$(BENCH).py -m gpu --require-gpu --benchmark-only --benchmark-quiet \
-		--budget $(BUDGET) --results $(RESULTS) $(COMMIT:%=--commit %) $(ARGS) \
+		--budget $(BUDGET) --results '$(RESULTS)' $(COMMIT:%=--commit %) $(ARGS) \
 		|| test $$? -eq 5
 
 report: $(VENV)/dev.stamp

@@ -1,6 +1,6 @@
 """Results of several runs in one file, so that a grid is covered a budget at a time.
 
-    pytest benchmarks/bench_paper_attention.py -m gpu --budget 400 --results grid.json
+    pytest benchmarks/bench_paper_attention.py -m gpu --budget 400 --results grid_{card}.json
 
 A file is pytest-benchmark's, with three keys more: ``runs`` has machine, commit and date of each
 run, and a benchmark's ``run`` is its number there; ``skipped`` says what did not run and why. A
@@ -64,6 +64,12 @@ def read(path: Path) -> dict[str, Any]:
             each["run"] = 0
     content.setdefault("skipped", [])
     return content
+
+
+def gpus(content: Mapping[str, Any]) -> list[str]:
+    """Return the names of the GPUs that a file's runs had, "" for one without."""
+    stamps = (run.get("machine_info", {}) for run in content["runs"])
+    return [str(stamp.get("gpu", {}).get("name", "")) for stamp in stamps]
 
 
 def known(content: Mapping[str, Any]) -> set[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import appending
+import cards
 import pytest
 
+from stof_cupy.errors import ArgumentError
 from stof_cupy.jit import device
 
 # Doctest would import what benchmarks share, and some of that imports what is not installed.
@@ -42,7 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--commit", help="the commit that is measured, where git cannot tell")
     parser.addoption("--heavy", action="store_true", help="what takes minutes, too")
     parser.addoption("--budget", type=float, help="seconds after which no cell is begun")
-    parser.addoption("--results", type=Path, help="file that is added to; see appending.py")
+    parser.addoption(
+        "--results",
+        type=Path,
+        help="file that is added to, {card}: the GPU's name; see appending.py",
+    )
     parser.addoption("--ways", help="e.g. ours,Flex: whose calls are timed, of those with a way")
     parser.addoption("--again", action="store_true", help="what --results has already, too")
 
@@ -51,7 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make room for what a run notes beside times."""
     config.stash[_SKIPPED], config.stash[_SECONDS] = [], {}
     if path := config.getoption("--results"):
-        config.stash[_BEFORE], config.stash[_SAVED] = appending.read(path), _START - _OFTEN
+        gpu = cards.gpu()
+        path = config.option.results = cards.named(path, gpu)
+        before = appending.read(path)
+        try:
+            cards.refuse_others(path, appending.gpus(before), gpu)
+        except ArgumentError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[_BEFORE], config.stash[_SAVED] = before, _START - _OFTEN
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -192,7 +203,7 @@ def pytest_benchmark_update_machine_info(
             "name": facts.name,
             "arch": facts.arch,
             "multiprocessors": facts.sm_count,
-            "driver": _driver(),
+            "driver": cards.driver(),
             "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
             "runtime_cuda": cupy.cuda.runtime.runtimeGetVersion(),
         }
@@ -203,11 +214,3 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _driver() -> str:
-    if not shutil.which("nvidia-smi"):
-        return "unknown"
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    run = subprocess.run(query, capture_output=True, text=True, check=False)
-    return run.stdout.split("\n")[0].strip() or "unknown"

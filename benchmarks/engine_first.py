@@ -39,7 +39,8 @@ def main() -> None:
     for cell in args.cells:
         for tune in args.tune:
             with tempfile.TemporaryDirectory() as cache:
-                line: dict[str, Any] = {"cell": cell, "tune": tune}
+                machine = _machine(args.backend)
+                line: dict[str, Any] = {"cell": cell, "tune": tune, "machine": machine}
                 for name in ("empty", "second"):
                     line[name] = _process(cell, tune, args.backend, cache)
                     shown = "  ".join(f"{k} {v}" for k, v in line[name].items())
@@ -102,6 +103,16 @@ def first(name: str, tune: str, backend: str) -> dict[str, Any]:
             result(seq)
         found |= {"compiled": before, "by_lengths": len([*store().root.iterdir()]) - before}
     return {key: round(value, 3) for key, value in found.items()}
+
+
+def _machine(backend: str) -> dict[str, Any]:
+    """Return GPU, driver and date."""
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d")}
+    if backend == "cuda":
+        import cards
+
+        found |= {"gpu": cards.gpu(), "driver": cards.driver()}
+    return found
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Whole layer stacks on the GPU: ours beside PyTorch, a cell of the grid after another.
 
-    python benchmarks/engine_grid.py --out results.jsonl --cells anchors
-    python benchmarks/engine_grid.py --out results.jsonl --cells bert-base:8x512:longformer ...
-    python benchmarks/engine_grid.py --out results.jsonl --next 4     of the grid, what is not there
-    python benchmarks/engine_grid.py --out results.jsonl --table
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --cells anchors
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --cells bert-base:8x512:longformer ...
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --next 4     of the grid, what it lacks
+    python benchmarks/engine_grid.py --out grid_{card}.jsonl --table
 
 ``--device cpu --cells vit-b:1x128:sliding --ways ours,eager`` tries this program without a GPU.
 
@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import cards
 import engine_profile
 import engine_stacks as stacks
 import numpy as np
@@ -44,7 +45,9 @@ ERROR = 2.0  # times that of eager bfloat16, which everyone may be off
 def main() -> None:
     """Run cells, or show what there is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="file of results, appended to")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file of results, appended to; {card}: GPU"
+    )
     parser.add_argument("--cells", nargs="+", default=[], help="names, or 'anchors' or 'grid'")
     parser.add_argument("--next", type=int, default=0, help="so many of the grid that lack a way")
     parser.add_argument("--ways", default=",".join(WAYS), help="and flex-v, see engine_peers.py")
@@ -62,11 +65,16 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="show the file")
     args = parser.parse_args()
     ways = args.ways.split(",")
+    gpu = cards.gpu() if args.device == "cuda" else ""
+    args.out = cards.named(args.out, gpu)
     cells = [cell for name in args.cells for cell in _named(name)]
     if args.next:
         there = results(args.out)
         lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("ways", {}).keys()]
         cells += lacking[: args.next]
+    if cells:
+        there = (line["machine"].get("gpu", "") for line in results(args.out).values())
+        cards.refuse_others(args.out, there, gpu)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
     gemm_model.ALL_OF_HOPPER |= args.hopper
     began = time.perf_counter()
@@ -255,8 +263,6 @@ def machine(where: str) -> dict[str, Any]:
     """Return GPU, versions and date."""
     import torch
 
-    from stof_cupy.jit import device
-
     names = ("stof-cupy", "torch", "triton", "numpy", "cupy-cuda12x", "cupy-cuda13x")
     found: dict[str, Any] = {}
     for name in names:
@@ -265,8 +271,8 @@ def machine(where: str) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     found |= {"date": time.strftime("%Y-%m-%d"), "torch_cuda": torch.version.cuda}
-    facts = None if where == "cpu" else device.facts()
-    return found | ({} if facts is None else {"gpu": facts.name, "driver": facts.driver})
+    gpu = {"gpu": cards.gpu(), "driver": cards.driver()}
+    return found | ({} if where == "cpu" else gpu)
 
 
 if __name__ == "__main__":

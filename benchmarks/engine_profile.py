@@ -27,6 +27,7 @@ from stof_cupy.fusion import fuse_epilogues, products, structured
 from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import bound
+from stof_cupy.jit import device
 from stof_cupy.ops import attention_model, gemm_choice, gemm_model
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_demand import Case
@@ -131,11 +132,11 @@ def measured(call: Callable[[], Any], runs: int = 5) -> list[tuple[str, float]]:
         for _ in range(runs):
             call()
         torch.cuda.synchronize()
-    device = torch.autograd.DeviceType.CUDA
+    cuda = torch.autograd.DeviceType.CUDA
     found = sorted(
         (each.time_range.end, each.time_range.start, each.name)
         for each in told.events()
-        if each.device_type == device
+        if each.device_type == cuda
     )
     return _each(found, runs)
 
@@ -191,7 +192,7 @@ def show(cell: Cell, call: Callable[[], Any]) -> None:
     """Print where the time of a run of a cell goes; if it cannot be watched, say so and go on."""
     try:
         graph, mask = layers(cell)
-        every = predicted(graph, cell, mask)
+        every = predicted(graph, cell, mask, device.facts())
         size = len(every) // 3
         lines = shown(measured(call), cell.stack.layers, every[size : 2 * size])
     except Exception as error:  # a profiler that is not there is no reason to lose what was timed

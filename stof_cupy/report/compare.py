@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, median, stdev
+from statistics import fmean, median, stdev
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.report.cells import Cell, joined
+from stof_cupy.report.noise import joint, median_noise, student
 from stof_cupy.report.results import Results, Timing
 from stof_cupy.report.tables import Table, number
 
-__all__ = ["Comparison", "Move", "compare", "median_noise"]
+__all__ = ["Comparison", "Move", "compare"]
 
 _CHANCE = 0.05
 """Of naming any cell at all when nothing moved."""
-
-_SPREAD = 1.6832
-"""Between the 20 % and the 80 % quantile of a normal distribution, in standard deviations."""
 
 _MAD = 0.6745
 """Median of absolute deviations of a normal distribution, in standard deviations."""
@@ -151,7 +149,8 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     cell is named by chance in one comparison of twenty. A geometric mean over many cells shows what
     is too little to be seen in one; its noise is estimated from how far they scatter about it.
 
-    Where both files have times of one machine, only those are compared.
+    Where both files have times of one machine, only those are compared; else the newest machine of
+    one with the newest of the other, and a note says that machines differ.
 
     Raises
     ------
@@ -160,8 +159,8 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     """
     if not least >= 0:
         raise ArgumentError(mismatch("least", least, "0 or more"))
-    machines = {run.machine for run in old.runs} & {run.machine for run in new.runs}
-    before, after = _ratios(old, machines), _ratios(new, machines)
+    left_out, old, new = _comparable(old, new)
+    before, after = _ratios(old), _ratios(new)
     shared = [name for name in before if name in after]
     if not shared:
         hint = "absolute times are not compared"
@@ -179,20 +178,28 @@ def compare(old: Results, new: Results, *, least: float = 0.03) -> Comparison:
     missing = tuple(name for name in before if name not in after)
     lost = tuple(name for name in missing if _is_lost(before[name], new))
     ranked = [tuple(sorted(each, key=lambda move: move.log)) for each in (moves.values(), means)]
-    return Comparison(ranked[0], ranked[1], missing, lost, _notes(old, new))
+    return Comparison(ranked[0], ranked[1], missing, lost, (*_notes(old, new), *left_out))
 
 
 _Pair = tuple[Timing, Timing]
 
 
-def _ratios(results: Results, machines: Iterable[str]) -> dict[str, _Pair]:
+def _comparable(old: Results, new: Results) -> tuple[tuple[str, ...], Results, Results]:
+    """Return what both files say of machines that can be compared, after a note on the others."""
+    every = [[run.machine for run in each.runs] for each in (old, new)]
+    both = set(every[0]) & set(every[1])
+    taken = [both or set(machines[-1:]) for machines in every]
+    others = {*every[0], *every[1]} - taken[0] - taken[1]
+    note = (f"Of one file alone, and not compared: {', '.join(sorted(others))}.",) if others else ()
+    return note, old.on(taken[0]), new.on(taken[1])
+
+
+def _ratios(results: Results) -> dict[str, _Pair]:
     """Return ours and the peer's time by what they are of: of the newest run that has both."""
     found: dict[str, _Pair] = {}
-    wanted = set(machines)
+    several = len(_machines(results)) > 1
     for cell in sorted(joined(results.timings), key=lambda cell: cell.run.time):
-        if wanted and cell.run.machine not in wanted:
-            continue
-        where = f" on {cell.run.machine}" if len(wanted) > 1 else ""
+        where = f" on {cell.run.machine}" if several else ""
         for ours in (each for each in cell.timings if each.is_ours):
             for peer in (each for each in cell.timings if not each.is_ours):
                 found[_name(cell, ours, peer) + where] = (ours, peer)
@@ -216,7 +223,8 @@ def _group_name(name: str) -> str:
 def _is_lost(pair: _Pair, new: Results) -> bool:
     """Whether the peer of a ratio was measured, and ours was not."""
     ours, peer = pair
-    there = {each.way for each in new.of(ours.bench) if each.key == ours.key}
+    runs = new if ours.run.machine not in _machines(new) else new.on({ours.run.machine})
+    there = {each.way for each in runs.of(ours.bench) if each.key == ours.key}
     return peer.way in there and ours.way not in there
 
 
@@ -246,44 +254,18 @@ def _move(
     between: tuple[float, int],
 ) -> Move:
     ratios = [peer.p50 / ours.p50 for ours, peer in (before, after)]
-    noise, freedom = _joint((*before, *after), between)
-    limit = max(math.log1p(least), noise * _student(1 - chance / 2, freedom))
+    noise, freedom = joint((*before, *after), between)
+    limit = max(math.log1p(least), noise * student(1 - chance / 2, freedom))
     return Move(name, ratios[0], ratios[1], noise, limit)
 
 
 def _mean(group: str, moves: Sequence[Move], least: float, chance: float) -> Move:
     """Return what the geometric mean of some ratios moved by."""
     noise = stdev(move.log for move in moves) / math.sqrt(len(moves))
-    limit = max(math.log1p(least), noise * _student(1 - chance / 2, len(moves) - 1))
+    limit = max(math.log1p(least), noise * student(1 - chance / 2, len(moves) - 1))
     before = math.exp(fmean(math.log(move.before) for move in moves))
     after = math.exp(fmean(math.log(move.after) for move in moves))
     return Move(f"{group}, geomean of {len(moves)} cells", before, after, noise, limit)
-
-
-def median_noise(timing: Timing) -> float:
-    """Return the standard error of a median as a share of it, from the spread of the rounds."""
-    deviation = (timing.p80 - timing.p20) / _SPREAD
-    return math.sqrt(math.pi / 2 / timing.rounds) * deviation / timing.p50
-
-
-def _joint(timings: Sequence[Timing], between: tuple[float, int]) -> tuple[float, float]:
-    """Return the standard error of a sum of logarithms, and its degrees of freedom."""
-    parts = [(median_noise(each) ** 2, each.rounds) for each in timings]
-    variance, count = between
-    parts.append((2 * variance, count))  # ours as well as the peer's
-    total = math.fsum(square for square, _ in parts)
-    if total == 0:
-        return 0.0, math.inf
-    lost = math.fsum(square * square / max(count - 1, 1) for square, count in parts)
-    return math.sqrt(total), total * total / lost
-
-
-def _student(share: float, freedom: float) -> float:
-    if math.isinf(freedom):
-        return NormalDist().inv_cdf(share)
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, share))
 
 
 def _notes(old: Results, new: Results) -> tuple[str, ...]:
@@ -293,8 +275,14 @@ def _notes(old: Results, new: Results) -> tuple[str, ...]:
         if was != now:
             names = [", ".join(sorted(each)) for each in (was, now)]
             notes.append(f"The {what} differs: {names[0]} before, {names[1]} now.")
+    if _machines(old) != _machines(new):
+        notes.append("Between machines ratios to peers differ with the same code, too.")
     was, now = ({item for run in each.runs for item in run.packages.items()} for each in (old, new))
     changed = dict(was - now).keys() & dict(now - was).keys() - {"stof-cupy"}
     if changed:
         notes.append(f"Other versions: {', '.join(sorted(changed))}.")
     return tuple(notes)
+
+
+def _machines(results: Results) -> set[str]:
+    return {run.machine for run in results.runs}

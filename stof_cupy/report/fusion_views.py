@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stof_cupy.report.cells import Cell, joined
+from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
 from stof_cupy.report.tables import Table, number
@@ -27,6 +28,8 @@ _TUNING = ("bench_paper_tuning.py::bench_tuning", "bench_paper_tuning.py::bench_
 
 def _segments(results: Results) -> Table | None:
     cells = joined(results.of(_SEGMENT))
+    several = machine_column(cells)
+    names = ("segment", "backend", *several, "hidden", "batch", "seq")
     rows = []
     for cell in cells:
         fused, alone = cell.timing("ours fused"), cell.timing("ours detached")
@@ -35,7 +38,7 @@ def _segments(results: Results) -> Table | None:
         spread = fused["worst_over_best"]
         rows.append(
             (
-                *(cell[name] for name in ("segment", "backend", "hidden", "batch", "seq")),
+                *(cell[name] for name in names),
                 number(alone.p50),
                 number(fused.p50),
                 f"{alone.p50 / fused.p50:.2f}x",
@@ -43,55 +46,59 @@ def _segments(results: Results) -> Table | None:
                 f"{float(spread):.2f}x",
             )
         )
-    columns = ("segment", "backend", "hidden", "batch", "tokens", "one by one, ms", "as one, ms")
-    more = ("gain", "settings", "worst setting over best")
+    columns = ("segment", "backend", *several, "hidden", "batch", "tokens")
+    more = ("one by one, ms", "as one, ms", "gain", "settings", "worst setting over best")
     return Table((*columns, *more), tuple(rows), stamps(cells)) if rows else None
 
 
 def _segments_picture(results: Results) -> Picture | None:
-    """Return the gain of a segment over its operators by width, a panel a segment."""
-    cells = [
+    """Return the gain of a segment over its operators by width, a panel a segment and machine."""
+    measured = [
         cell
         for cell in joined(results.of(_SEGMENT))
         if cell.timing("ours fused") and cell.timing("ours detached")
     ]
     panels = []
-    for segment in ordered(cell["segment"] for cell in cells):
-        lines = []
-        for hidden in ordered(cell["hidden"] for cell in cells):
-            points = tuple(
-                (_stack(cell), round(cell.ratio("ours fused", ("ours detached",)) or 0.0, 4))
-                for cell in cells
-                if cell["segment"] == segment and cell["hidden"] == hidden
-            )
-            lines += [Series(f"hidden {hidden}", points)] if points else []
-        panels.append(Panel(segment, tuple(lines)))
+    for segment in ordered(cell["segment"] for cell in measured):
+        cells = [cell for cell in measured if cell["segment"] == segment]
+        for machine, here in by_machine(cells).items():
+            lines = []
+            for hidden in ordered(cell["hidden"] for cell in here):
+                points = tuple(
+                    (_stack(cell), round(cell.ratio("ours fused", ("ours detached",)) or 0.0, 4))
+                    for cell in here
+                    if cell["hidden"] == hidden
+                )
+                lines.append(Series(f"hidden {hidden}", points))
+            panels.append(Panel(titled(segment, machine, measured), tuple(lines)))
     if not panels:
         return None
     height = "times as fast as one by one"
-    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(cells))
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(measured))
 
 
 def _ablation_picture(results: Results) -> Picture | None:
-    """Return how many times as fast each half, and both, make a model."""
+    """Return how many times as fast each half, and both, make a model; a panel a machine."""
     base = ("ours, neither",)
-    cells = [cell for cell in joined(results.of(_ABLATION)) if cell.timing(*base)]
+    measured = [cell for cell in joined(results.of(_ABLATION)) if cell.timing(*base)]
     panels = []
-    for backend in ordered(cell["backend"] for cell in cells):
-        bars = []
-        for way in ("ours", "ours, attention alone", "ours, fusion alone"):
-            points = tuple(
-                (_stack(cell), round(cell.ratio(way, base) or 0.0, 4))
-                for cell in cells
-                if cell["backend"] == backend and cell.timing(way) is not None
-            )
-            name = "both" if way == "ours" else way.removeprefix("ours, ")
-            bars += [Series(name, points)] if points else []
-        panels.append(Panel(backend, tuple(bars)))
+    for backend in ordered(cell["backend"] for cell in measured):
+        cells = [cell for cell in measured if cell["backend"] == backend]
+        for machine, here in by_machine(cells).items():
+            bars = []
+            for way in ("ours", "ours, attention alone", "ours, fusion alone"):
+                points = tuple(
+                    (_stack(cell), round(cell.ratio(way, base) or 0.0, 4))
+                    for cell in here
+                    if cell.timing(way) is not None
+                )
+                name = "both" if way == "ours" else way.removeprefix("ours, ")
+                bars += [Series(name, points)] if points else []
+            panels.append(Panel(titled(backend, machine, measured), tuple(bars)))
     if not panels:
         return None
     height = "times as fast as with neither"
-    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(cells))
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(measured))
 
 
 def _stack(cell: Cell) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 
 from stof_cupy.report.cells import Cell, Summary, joined
 from stof_cupy.report.files import STACKS
+from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.paper_views import PAPER_VIEWS
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
@@ -44,29 +46,39 @@ def _gemm_groups(results: Results) -> dict[str, list[Cell]]:
 
 
 def _cpu_picture(results: Results) -> Picture | None:
-    cells = [c for c in joined(results.of("bench_attention_cpu.py")) if c.ratio() is not None]
-    bars = []
-    for shape in ordered(cell["shape"] for cell in cells):
-        here = [cell for cell in cells if cell["shape"] == shape]
-        points = tuple((c["spec"].partition(":")[0], round(c.ratio() or 0, 4)) for c in here)
-        bars.append(Series(shape, points))
-    if not bars:
-        return None
-    height = "times as fast as masked NumPy"
-    return Picture("bars", (Panel("", tuple(bars)),), "", height, even=True, caption=caption(cells))
+    return _bars(
+        joined(results.of("bench_attention_cpu.py")),
+        "shape",
+        lambda cell: cell["spec"].partition(":")[0],
+        "times as fast as masked NumPy",
+    )
 
 
 def _engine_picture(results: Results) -> Picture | None:
-    cells = [c for c in joined(results.of("bench_engine.py")) if c.ratio() is not None]
-    bars = []
-    for mask in ordered(cell["mask"] for cell in cells):
-        here = [cell for cell in cells if cell["mask"] == mask]
-        points = tuple((f"({c['batch']}, {c['seq']})", round(c.ratio() or 0, 4)) for c in here)
-        bars.append(Series(mask, points))
-    if not bars:
+    return _bars(
+        joined(results.of("bench_engine.py")),
+        "mask",
+        lambda cell: f"({cell['batch']}, {cell['seq']})",
+        "times as fast as transformers",
+    )
+
+
+def _bars(
+    cells: Sequence[Cell], series: str, over: Callable[[Cell], str], height: str
+) -> Picture | None:
+    """Return the ratio to the best peer as bars, a colour by a parameter and a panel a machine."""
+    measured = [cell for cell in cells if cell.ratio() is not None]
+    panels = []
+    for machine, here in by_machine(measured).items():
+        bars = []
+        for name in ordered(cell[series] for cell in here):
+            mine = [cell for cell in here if cell[series] == name]
+            points = tuple((over(cell), round(cell.ratio() or 0, 4)) for cell in mine)
+            bars.append(Series(name, points))
+        panels.append(Panel(titled("", machine, measured), tuple(bars)))
+    if not panels:
         return None
-    height = "times as fast as transformers"
-    return Picture("bars", (Panel("", tuple(bars)),), "", height, even=True, caption=caption(cells))
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(measured))
 
 
 def _stacks(results: Results) -> Table | None:
@@ -92,9 +104,11 @@ def _losses(results: Results) -> Table | None:
         if ratio is not None and best is not None and mine is not None and ratio < 1:
             found.append((ratio, cell, mine, best))
     found.sort(key=lambda each: each[0])
+    several = machine_column([each[1] for each in found])
     rows = tuple(
         (
             cell.bench.removeprefix("bench_").replace(".py::bench_", " ").removesuffix(".py"),
+            *(cell[name] for name in several),
             " ".join(f"{name}={value}" for name, value in cell.key),
             number(mine.p50),
             f"{best.way} {number(best.p50)}",
@@ -102,7 +116,7 @@ def _losses(results: Results) -> Table | None:
         )
         for ratio, cell, mine, best in found
     )
-    columns = ("benchmark", "cell", "ours, ms", "best peer, ms", "ratio")
+    columns = ("benchmark", *several, "cell", "ours, ms", "best peer, ms", "ratio")
     return Table(columns, rows, stamps(each[1] for each in found)) if rows else None
 
 
@@ -158,9 +172,13 @@ def _runs(results: Results) -> Table | None:
 
 def _skips(results: Results) -> Table | None:
     """Return why benchmarks did not run, and how many."""
-    count = Counter((skip.bench, skip.reason) for skip in results.skips)
-    rows = tuple((bench, reason, str(number)) for (bench, reason), number in count.items())
-    return Table(("benchmark", "why it did not run", "cases"), rows) if rows else None
+    several = machine_column(results.skips)
+    count = Counter(
+        (skip.bench, *(skip.run.machine for _ in several), skip.reason) for skip in results.skips
+    )
+    rows = tuple((*what, str(number)) for what, number in count.items())
+    columns = ("benchmark", *several, "why it did not run", "cases")
+    return Table(columns, rows) if rows else None
 
 
 def _seconds(results: Results) -> Table | None:

@@ -8,6 +8,7 @@ from statistics import median
 
 from stof_cupy.report.cells import Cell, joined
 from stof_cupy.report.fusion_views import FUSION_VIEWS
+from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
 from stof_cupy.report.tables import Table, number
@@ -62,19 +63,25 @@ def _grid_groups(results: Results) -> dict[str, list[Cell]]:
 
 def _host(results: Results) -> Table | None:
     """Return by how much a call of one sequence and its wait exceed the device's time."""
-    found: dict[str, dict[str, list[float]]] = {}
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
     cells = [cell for cell in joined(results.of(_GRID)) if cell["batch"] == "1"]
+    several = machine_column(cells)
     for cell in cells:
         for each in cell.timings:
             added = max(each.host - each.p50, 0.0)
-            found.setdefault(each.way, {}).setdefault(cell["seq"], []).append(added)
+            at = found.setdefault((each.way, cell.run.machine), {})
+            at.setdefault(cell["seq"], []).append(added)
     lengths = ordered(cell["seq"] for cell in cells)
     rows = tuple(
-        (way, *(number(median(at[seq])) if seq in at else "" for seq in lengths))
-        for way, at in found.items()
+        (
+            way,
+            *(machine for _ in several),
+            *(number(median(at[seq])) if seq in at else "" for seq in lengths),
+        )
+        for (way, machine), at in found.items()
     )
     note = "Median over the masks, of a call and the wait for it, less the device's time."
-    return Table(("ms", *lengths), rows, (note, *stamps(cells))) if rows else None
+    return Table(("ms", *several, *lengths), rows, (note, *stamps(cells))) if rows else None
 
 
 def _statistics(results: Results, seq: str = "") -> Table | None:
@@ -118,7 +125,10 @@ def _scaling_picture(results: Results) -> Picture | None:
         kinds = ordered(cell["mask"] for cell in here) if axis == "seq" else [""]
         for kind in kinds:
             part = [cell for cell in here if not kind or cell["mask"] == kind]
-            panels.append(Panel(kind or axis, _lines(part, axis)))
+            panels += [
+                Panel(titled(kind or axis, machine, cells), _lines(own, axis))
+                for machine, own in by_machine(part).items()
+            ]
     if not panels:
         return None
     return Picture(

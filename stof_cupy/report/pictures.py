@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 from stof_cupy.errors import MissingDependencyError, mismatch
@@ -158,7 +159,7 @@ def _draw_panel(axis: Any, picture: Picture, panel: Panel, inches: float) -> Non
             axis.bar(left, heights, 0.92 * width, color=colour, label=series.name)
     if picture.even:
         axis.axhline(1, color="#333333", lw=0.7, ls=(0, (4, 2)))
-    axis.set_title(panel.title)
+    axis.set_title(fill(panel.title, int(inches / _CHARACTER)))
     axis.set_xlabel(picture.x)
     crowded = sum(len(name) + 1 for name in names) * _CHARACTER > inches
     axis.set_xticks(range(len(names)), names, rotation=30 if crowded else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -190,6 +190,12 @@ class Results:
             for timing in self.timings
             if timing.bench in benches or timing.bench.partition("::")[0] in benches
         )
+
+    def on(self, machines: Collection[str]) -> Results:
+        """Return what was measured on some machines."""
+        timings = (each for each in self.timings if each.run.machine in machines)
+        skips = (each for each in self.skips if each.run.machine in machines)
+        return Results(tuple(timings), tuple(skips))
 
 
 def function_of(record: Mapping[str, Any]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stof_cupy.report.cells import Cell, Summary, joined
+from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results, Timing
 from stof_cupy.report.tables import Table, number
@@ -77,7 +78,7 @@ def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Tabl
     cells = joined(results.of(*benches))
     if not cells:
         return None
-    names = [*_varying(cells), *_machine(cells)]
+    names = [*_varying(cells), *machine_column(cells)]
     if len({cell.bench for cell in cells}) > 1:
         names.insert(0, "benchmark")
     ways = ordered(each.way for cell in cells for each in cell.timings)
@@ -113,11 +114,6 @@ def _varying(cells: Sequence[Cell]) -> list[str]:
     return [name for name in names if len({cell[name] for cell in cells}) > 1] or names[:1]
 
 
-def _machine(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return a column for the machine, if there are several."""
-    return {"machine": "machine"} if len({cell.run.machine for cell in cells}) > 1 else {}
-
-
 def _ratio(cell: Cell, ours: str) -> str:
     ratio, best = cell.ratio(ours), cell.best()
     if ratio is None or best is None:
@@ -142,7 +138,7 @@ def grid_table(
     """
     if not cells:
         return None
-    rows = {**rows, **_machine(cells)}
+    rows = {**rows, **machine_column(cells)}
     columns = ordered(cell[across] for cell in cells)
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for cell in cells:
@@ -153,13 +149,17 @@ def grid_table(
 
 
 def summary_table(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Table | None:
-    """Return for groups of cells the geomean to the best peer, the worst cell, and single peers."""
+    """Return for groups of cells the geomean to the best peer, the worst cell, and single peers.
+
+    A row is of one machine.
+    """
     used = [cell for cells in groups.values() for cell in cells if cell.ratio(ours) is not None]
     if not used:
         return None
     peers = dict.fromkeys(t.way for cell in used for t in cell.timings if not t.is_ours)
     rows = []
-    for name, cells in groups.items():
+    several = machine_column(used)
+    for name, machine, cells in _parts(groups):
         every = Summary.of(cells, ours)
         if every is None:
             continue
@@ -167,6 +167,7 @@ def summary_table(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Table
         rows.append(
             (
                 name,
+                *(machine for _ in several),
                 str(every.count),
                 f"{every.geomean:.2f}x",
                 f"{every.worst:.2f}x",
@@ -174,32 +175,46 @@ def summary_table(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Table
                 *("" if each is None else f"{each.geomean:.2f}x" for each in single),
             )
         )
-    columns = ("", "cells", "best peer, geomean", "worst", "slower in", *peers)
+    columns = ("", *several, "cells", "best peer, geomean", "worst", "slower in", *peers)
     note = () if len(peers) < 2 else ("A peer's own geomean is over the cells that it ran in.",)
     return Table(columns, tuple(rows), (*note, *stamps(used)))
 
 
+def _parts(groups: Mapping[str, Sequence[Cell]]) -> Iterator[tuple[str, str, list[Cell]]]:
+    """Yield names of groups, machines, and the cells that a group has of a machine."""
+    for name, cells in groups.items():
+        for machine, part in by_machine(cells).items():
+            yield name, machine, part
+
+
 def summary_picture(groups: Mapping[str, Sequence[Cell]], ours: str = "") -> Picture | None:
-    """Return for groups of cells the geomean to each peer."""
+    """Return for groups of cells the geomean to each peer, a panel for a machine."""
     used = [cell for cells in groups.values() for cell in cells if cell.ratio(ours) is not None]
-    peers = dict.fromkeys(t.way for cell in used for t in cell.timings if not t.is_ours)
-    bars = []
-    for peer in peers:
-        found = {name: Summary.of(cells, ours, (peer,)) for name, cells in groups.items()}
-        points = tuple((name, round(s.geomean, 4)) for name, s in found.items() if s is not None)
-        bars.append(Series(peer, points))
-    if not bars:
+    panels = []
+    for machine, here in by_machine(used).items():
+        bars = []
+        for peer in dict.fromkeys(t.way for cell in here for t in cell.timings if not t.is_ours):
+            found = {
+                name: Summary.of(cells, ours, (peer,))
+                for name, at, cells in _parts(groups)
+                if at == machine
+            }
+            points = tuple((name, round(s.geomean, 4)) for name, s in found.items() if s)
+            bars.append(Series(peer, points))
+        bars.sort(
+            key=lambda series: -len(series.points)
+        )  # the first says in which order groups are
+        panels.append(Panel(titled("", machine, used), tuple(bars)))
+    if not panels:
         return None
-    bars.sort(key=lambda series: -len(series.points))  # the first says in which order groups are
     height = "times as fast, geometric mean"
-    panel = Panel("", tuple(bars))
-    return Picture("bars", (panel,), "", height, even=True, caption=caption(used))
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(used))
 
 
 def value_table(
     timings: Sequence[Timing], columns: Mapping[str, str | Callable[[Timing], Any]]
 ) -> Table | None:
-    """Return a row for each timing.
+    """Return a row for each timing, with its machine in the second column if there are several.
 
     Parameters
     ----------
@@ -209,11 +224,13 @@ def value_table(
     """
     if not timings:
         return None
+    reads: list[tuple[str, str | Callable[[Timing], Any]]] = list(columns.items())
+    reads[1:1] = [(name, lambda each: each.run.machine) for name in machine_column(timings)]
     rows = tuple(
-        tuple(_shown(read(each) if callable(read) else each[read]) for read in columns.values())
+        tuple(_shown(read(each) if callable(read) else each[read]) for _, read in reads)
         for each in timings
     )
-    return Table(tuple(columns), rows, stamps(timings))
+    return Table(tuple(name for name, _ in reads), rows, stamps(timings))
 
 
 def _shown(value: Any) -> str:
@@ -235,11 +252,9 @@ def ratio_picture(
     measured = [cell for cell in cells if cell.ratio(ours) is not None]
     if not measured:
         return None
-    several = bool(_machine(measured))
     found: dict[str, list[Cell]] = {}
     for cell in measured:
-        title = f"{cell[panel]}, {cell.run.machine}" if several else cell[panel]
-        found.setdefault(title, []).append(cell)
+        found.setdefault(titled(cell[panel], cell.run.machine, measured), []).append(cell)
     panels = []
     for title, here in found.items():
         lines = []

@@ -15,6 +15,7 @@ from typing import Any
 import appending
 import attention_cells
 import bench_attention_hopper
+import cards
 import documents_peer
 import numpy as np
 import paper_masks
@@ -22,6 +23,7 @@ import pytest
 import summary_attention
 import summary_hopper
 
+from stof_cupy.errors import ArgumentError
 from tests.report.make import record, stamp
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +220,37 @@ def test_a_file_of_one_run_can_be_added_to(tmp_path: Path) -> None:
     assert appending.known(content) == {"benchmarks/bench_a.py::bench_b[1-ours]"}
 
 
+def test_files_are_named_after_cards() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA H200": "h200",
+        "NVIDIA GeForce RTX 4090": "rtx4090",
+        "Tesla T4": "t4",
+        "": "cpu",
+    }
+    assert {name: cards.card(name) for name in names} == names
+    assert cards.named(Path("a/grid_{card}.json"), "NVIDIA H200") == Path("a/grid_h200.json")
+    assert cards.named(Path("a{card}/grid.json"), "NVIDIA H200") == Path("a{card}/grid.json")
+    cards.refuse_others(Path("x"), ["A", "A"], "A")
+    cards.refuse_others(Path("x"), [], "")
+    for there, name in ((["A"], "B"), (["A"], ""), (["", "A"], "A")):
+        with pytest.raises(ArgumentError, match=r"\{card\}"):
+            cards.refuse_others(Path("x"), there, name)
+
+
+def test_a_file_of_another_card_is_not_added_to(grid: Path) -> None:
+    other = run_of([record("grid.py::bench_grid", "ours", [1.0], s=1)], "2026-11-27")
+    (grid / "grid.json").write_text(json.dumps(other))
+    before = (grid / "grid.json").read_text()
+    done = run(grid, "--results=grid.json")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "A GPU" in done.stderr and (grid / "grid.json").read_text() == before
+    run(grid, "--results=grid_{card}.json", "-k", "1 and ours")
+    made = [path for path in grid.glob("grid*.json") if path.name != "grid.json"]
+    assert [path.name for path in made] == [f"grid_{cards.card(cards.gpu())}.json"]
+    assert len(json.loads(made[0].read_text())["benchmarks"]) == 1
+
+
 GRID = """
 import pytest
 
@@ -287,6 +320,7 @@ def test_a_grid_is_covered_over_several_runs(grid: Path) -> None:
 def test_a_cell_that_is_begun_is_ended_when_the_budget_is_spent(grid: Path) -> None:
     done = run(grid, "--budget=0")
     assert "9 skipped" in done.stdout and "--budget is spent" in done.stdout
+    # A benchmark sets the clock forward: by the time that it takes, a busy machine would decide.
     (grid / "bench_grid.py").write_text(
         GRID.replace("rounds=2)", "rounds=2)\n    __import__('conftest')._START -= 1e5")
     )

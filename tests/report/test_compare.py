@@ -162,6 +162,45 @@ def test_times_of_one_machine_are_compared_where_both_have_them(tmp_path: Path) 
     }
 
 
+def test_machines_that_only_one_file_has_are_named_and_not_compared(tmp_path: Path) -> None:
+    """Of two cards each the newest counts where none is in both; a note says that they differ."""
+
+    def on(name: str, *runs: tuple[str, str, float]) -> Any:
+        records = [
+            record("a.py::bench_b", way, [ms] * 5, s=1, run=at)
+            for at, (_, _, ours) in enumerate(runs)
+            for way, ms in (("ours", ours), ("Flex", 1.0))
+        ]
+        stamps = [stamp(date, gpu=gpu) for gpu, date, _ in runs]
+        return read_file(write(tmp_path / f"{name}.json", records, stamps))
+
+    old = on("old", ("H100", "2026-11-28", 1.0), ("A100", "2026-11-27", 5.0))
+    new = on("new", ("H200", "2026-11-29", 2.0))
+    found = compare(old, new)
+    (move,) = found.moves
+    assert (move.name, move.before, move.after) == ("a.py::bench_b 1 / Flex", 1.0, 0.5)
+    assert "The machine differs: H100 before, H200 now." in found.notes
+    assert "Of one file alone, and not compared: A100." in found.notes
+    again = on("again", ("H200", "2026-11-30", 7.0), ("A100", "2026-11-29", 5.0))
+    found = compare(old, again)
+    (move,) = found.moves
+    assert (move.before, move.after) == (0.2, 0.2)
+    assert found.notes == ("Of one file alone, and not compared: H100, H200.",)
+
+
+def test_ours_is_lost_on_one_of_two_cards(tmp_path: Path) -> None:
+    records = [
+        record("a.py::bench_b", way, [1.0] * 5, s=1, run=run)
+        for run in (0, 1)
+        for way in ("ours", "Flex")
+    ]
+    cards = [stamp(gpu="H100"), stamp(gpu="H200")]
+    old = read_file(write(tmp_path / "old.json", records, cards))
+    without = [each for each in records if (each["run"], each["params"]["way"]) != (1, "ours")]
+    found = compare(old, read_file(write(tmp_path / "new.json", without, cards)))
+    assert found.worse and found.lost == ("a.py::bench_b 1 / Flex on H200",)
+
+
 def test_least_is_not_worth_a_look(tmp_path: Path) -> None:
     files = [
         read_file(

@@ -193,3 +193,36 @@ def test_cuda_graphs_replay_new_inputs_on_any_stream() -> None:
         cupy.empty(1 << 22)[...] = 7  # nobody else gets the recording's memory
         assert bool((y == 4 * i).all())
     assert recordings.replayed == 5 and recordings.nbytes >= 3 * 4 << 20
+
+
+@pytest.mark.gpu
+def test_counters_of_a_dropped_cuda_graph_are_another_ones() -> None:
+    """Once what was launched of it has run; those of a graph that is there are its own."""
+    import cupy
+
+    from stof_cupy.graph.cuda_recorder import CudaRecorder
+    from stof_cupy.ops._counters import counters
+
+    device = cupy.cuda.Device().id
+    x, taken = cupy.zeros(4, np.float32), []
+
+    def call() -> dict[str, Any]:
+        taken.append(counters(device).take(2**13))  # as many as nobody else asks for
+        return {"y": x + 1}
+
+    def recorded() -> tuple[Any, int]:
+        recording, _ = CudaRecorder(device).record(call)
+        return recording, taken[-1]
+
+    first, address = recorded()
+    second, other = recorded()
+    assert other != address
+    with first.turn():
+        first.replay()
+    cupy.cuda.get_current_stream().synchronize()
+    del first
+    third, again = recorded()
+    assert again == address
+    fourth, last = recorded()
+    assert last not in {address, other}
+    del second, third, fourth  # they were there until now

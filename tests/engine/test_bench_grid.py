@@ -1,0 +1,61 @@
+"""A file of benchmarks/engine_grid.py is of one card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import engine_grid
+import pytest
+
+from stof_cupy.errors import ArgumentError
+
+CELL = "vit-b:1x128:full"
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the program on a card of a name, its cells not run."""
+
+    def run(cell: Any, ways: Any, *how: Any) -> dict[str, Any]:
+        found = {way: {"p50_ms": 1.0} for way in ways}
+        return {"cell": str(cell), "machine": {"gpu": cards[-1]}, "ways": found, "seconds": 1.0}
+
+    def called(card: str, name: str, *args: str) -> None:
+        cards.append(card)
+        argv = ["x", "--out", str(tmp_path / name), "--ways", "ours,flex", *args]
+        monkeypatch.setattr("sys.argv", argv)
+        monkeypatch.setattr("cards.gpu", lambda: card)
+        engine_grid.main()
+
+    cards: list[str] = []
+    monkeypatch.setattr(engine_grid, "run", run)
+    return called
+
+
+def test_each_card_has_a_file(tmp_path: Path, grid: Any) -> None:
+    for card in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H200"):
+        grid(card, "x_{card}.jsonl", "--next", "1")
+    lines = {
+        path.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in tmp_path.glob("*.jsonl")
+    }
+    assert {name: len(each) for name, each in lines.items()} == {
+        "x_h100.jsonl": 1,
+        "x_h200.jsonl": 2,
+    }
+    assert len({line["cell"] for line in lines["x_h200.jsonl"]}) == 2
+
+
+def test_another_cards_file_is_shown_and_not_added_to(
+    tmp_path: Path, grid: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid("NVIDIA H100", "x.jsonl", "--cells", CELL)
+    before = (tmp_path / "x.jsonl").read_text()
+    with pytest.raises(ArgumentError, match="NVIDIA H100, expected NVIDIA H200"):
+        grid("NVIDIA H200", "x.jsonl", "--cells", CELL)
+    assert (tmp_path / "x.jsonl").read_text() == before
+    capsys.readouterr()
+    grid("NVIDIA H200", "x.jsonl", "--table")
+    assert CELL in capsys.readouterr().out
