@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -33,7 +34,6 @@ __all__ = [
     "calibrated",
     "fit",
     "kept",
-    "off",
     "path_of",
     "probes",
 ]
@@ -192,26 +192,58 @@ def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
     stays at its default.
     """
     times = list(measured)
-    best, least = Constants(), off(Constants(), times)
+    best = Constants()
+    errors = [_error(each, best) for each in times]
+    least = _off(best, errors)
     for step in _STEPS:
         improved = True
         while improved:
             improved = False
             for name, factor in [(n, f) for n in _FITTED for f in (step, 1 / step)]:
                 trial = best.scaled(name, factor)
-                error = off(trial, times)
+                # Where a constant was not read, another value of it changes nothing.
+                new = [
+                    _error(each, trial) if name in old.read else old
+                    for each, old in zip(times, errors, strict=True)
+                ]
+                error = _off(trial, new)
                 if error < least - 1e-9:
-                    best, least, improved = trial, error, True
+                    best, errors, least, improved = trial, new, error, True
     return best
 
 
-def off(constants: Constants, measured: Iterable[tuple[Candidate, Case, float]]) -> float:
-    """Return what `fit` makes least: the squares of logarithms that the model is off by.
+class _Reader:
+    """Constants that note which of them are read."""
+
+    def __init__(self, constants: Constants) -> None:
+        self.constants, self.read = constants, set[str]()
+
+    def __getattr__(self, name: str) -> float:
+        self.read.add(name)
+        value: float = getattr(self.constants, name)
+        return value
+
+
+class _Error(NamedTuple):
+    """The square of the logarithm that a time is off by, and the constants that it depends on."""
+
+    square: float
+    read: set[str]
+
+
+def _error(measured: tuple[Candidate, Case, float], constants: Constants) -> _Error:
+    candidate, case, us = measured
+    reader = _Reader(constants)
+    time = time_of(candidate, case, cast(Constants, reader))
+    return _Error(math.log(time.us / us) ** 2, reader.read)
+
+
+def _off(constants: Constants, errors: Iterable[_Error]) -> float:
+    """Return what `fit` makes least.
 
     A little is added for how far the constants are from the defaults.
     """
     default = Constants()
-    errors = (math.log(time_of(c, case, constants).us / us) for c, case, us in measured)
-    return sum(e * e for e in errors) + _LOYALTY * sum(
+    return math.fsum(each.square for each in errors) + _LOYALTY * math.fsum(
         math.log(getattr(constants, name) / getattr(default, name)) ** 2 for name in _FITTED
     )
