@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -75,15 +76,38 @@ def include_closure(header: str, root: Path | None = None) -> tuple[Path, ...]:
 def closure_digest(header: str, root: Path | None = None) -> str:
     """Return the SHA-256 (hex) of names and contents of :func:`include_closure`.
 
-    It does not depend on where `root` lies, so a wheel and a checkout of one commit agree.
+    It does not depend on where `root` lies, so a wheel and a checkout of one commit agree. Files
+    are read again when one of them has changed: every kernel of a model asks for this.
     """
     root = (root or cuda_root()).resolve()
-    digest = hashlib.sha256()
-    for file in include_closure(header, root):
+    kept = _digests.get((header, root))
+    if kept and kept[0] == _stamps(kept[1]):
+        return kept[2]
+    files = include_closure(header, root)
+    stamps, digest = _stamps(files), hashlib.sha256()  # stamps first: what changes now is seen
+    for file in files:
         content = file.read_bytes()
         digest.update(f"{file.relative_to(root).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
+    _digests[header, root] = stamps, files, digest.hexdigest()
     return digest.hexdigest()
+
+
+_Stamps: TypeAlias = "list[tuple[int, int, int] | None]"
+_digests: dict[tuple[str, Path], tuple[_Stamps, tuple[Path, ...], str]] = {}
+
+
+def _stamps(files: tuple[Path, ...]) -> _Stamps:
+    """Return for each file what tells that it is not what it was; None for one that is gone."""
+    return [_stamp(file) for file in files]
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def stub(spec: KernelSpec, root: Path | None = None) -> str:

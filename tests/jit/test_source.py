@@ -53,6 +53,24 @@ def test_digest_and_stub_change_with_every_header(root: Path, spec: KernelSpec, 
     assert stub(spec, root) != text
 
 
+def test_files_are_read_again_only_when_one_has_changed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, read_bytes = list[Path](), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file) or read_bytes(file))
+    digest = closure_digest("axpy.cuh", root)
+    first = len(read)
+    assert first > 1
+    assert closure_digest("axpy.cuh", root) == digest and len(read) == first
+    other = root / "detail" / "other.cuh"
+    other.write_bytes((root / "detail" / "load.cuh").read_bytes() + b"\n")
+    other.replace(root / "detail" / "load.cuh")
+    assert closure_digest("axpy.cuh", root) != digest
+    (root / "axpy.cuh").unlink()
+    with pytest.raises(CompileError, match="not found"):
+        closure_digest("axpy.cuh", root)
+
+
 def test_digest_ignores_other_headers_and_the_place(root: Path, tmp_path: Path) -> None:
     digest = closure_digest("axpy.cuh", root)
     (root / "other.cuh").write_text("int other;")
