@@ -84,7 +84,7 @@ class _Graph:
             self._inputs = [graph.tensor_like(x) for x in (q, k, v)]
         else:
             self._inputs = [self._packed(x, len(bounds) - 1, longest) for x in (q, k, v)]
-            how |= self._lengths(bounds, q[0].numel())
+            how |= self._lengths(bounds, [x[0].numel() for x in (q, k, v)])
         at, _ = graph.sdpa(
             **dict(zip("qkv", self._inputs, strict=True)),
             generate_stats=False,
@@ -108,15 +108,17 @@ class _Graph:
             stride=(token * longest, head, token, one),
         )
 
-    def _lengths(self, bounds: Any, token: int) -> dict[str, Any]:
+    def _lengths(self, bounds: Any, tokens: list[int]) -> dict[str, Any]:
         """Tell the inputs where each sequence begins, in elements; return how long each is."""
         four = (-1, 1, 1, 1)
-        begins = (bounds.long() * token).view(four)
-        length = bounds.diff().int().view(four)
-        offset, lengths = self._graph.tensor_like(begins), self._graph.tensor_like(length)
-        self._beside = {offset: begins, lengths: length}
-        for place in self._inputs:
+        for place, token in zip(self._inputs, tokens, strict=True):
+            begins = (bounds.long() * token).view(four)
+            offset = self._graph.tensor_like(begins)
             place.set_ragged_offset(offset)
+            self._beside[offset] = begins
+        length = bounds.diff().int().view(four)
+        lengths = self._graph.tensor_like(length)
+        self._beside[lengths] = length
         return {"use_padding_mask": True, "seq_len_q": lengths, "seq_len_kv": lengths}
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:

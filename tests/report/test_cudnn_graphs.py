@@ -76,7 +76,8 @@ class Graph:
             ahead = torch.arange(k.shape[-2]) - torch.arange(q.shape[-2])[:, None]
             keep = ahead > -told.get("diagonal_band_left_bound", 1 << 30)
             keep &= ahead <= told.get("diagonal_band_right_bound", 1 << 30)
-            out.copy_(sdpa(q, k, v, attn_mask=keep, scale=told["attn_scale"]))
+            how = {"scale": told["attn_scale"], "enable_gqa": len(q) != len(k)}
+            out.copy_(sdpa(q[None], k[None], v[None], attn_mask=keep, **how)[0])
 
     def _sequences(self, arrays: dict[Place, Any], place: Place) -> list[Any]:
         """Return views (heads, seq, head_dim) of a tensor's memory."""
@@ -120,9 +121,9 @@ def assert_close(got: Any, wanted: Any) -> None:
     torch.testing.assert_close(got, wanted, atol=2e-3, rtol=0)  # in float16; results are near 1
 
 
-def qkv() -> list[Any]:
+def qkv(kv_heads: int = 4) -> list[Any]:
     g = torch.Generator().manual_seed(0)
-    return [torch.randn(2, 3, 50, 8, generator=g).half() for _ in range(3)]
+    return [torch.randn(2, heads, 50, 8, generator=g).half() for heads in (4, kv_heads, kv_heads)]
 
 
 @pytest.mark.parametrize(("before", "after"), [(7, 7), (7, 0), (None, 0), (None, None)])
@@ -139,13 +140,14 @@ def test_windows(streams: list[int], before: int | None, after: int | None) -> N
     assert streams == [0, 1]  # the current one, at each call
 
 
-def test_sequences(streams: list[int]) -> None:
-    q, k, v = qkv()
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_sequences(streams: list[int], kv_heads: int) -> None:
+    q, k, v = qkv(kv_heads)
     documents = torch.sort(torch.randint(0, 9, (50,), generator=torch.Generator().manual_seed(1)))
     at = torch.arange(50)
     dense = (documents.values[:, None] == documents.values) & (at[:, None] >= at)
-    cell: Any = SimpleNamespace(shape=(2, 3, 3, 50, 50, 8))
+    cell: Any = SimpleNamespace(shape=(2, 4, kv_heads, 50, 50, 8))
     run = documents_peer.prepared(cell, q, k, v, documents.values, dense, cudnn_graphs.sequences())
     for _ in range(2):
-        assert_close(run(), sdpa(q, k, v, attn_mask=dense))
+        assert_close(run(), sdpa(q, k, v, attn_mask=dense, enable_gqa=kv_heads != 4))
     assert streams == [0, 1]
