@@ -22,9 +22,13 @@ def sequences() -> Callable[..., Any]:
     """Return what is called like ``flash_attn_varlen_func``; its first call builds the graph."""
     made: list[_Graph] = []
 
-    def call(q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, max_seqlen_q: int, **how: Any) -> Any:
+    def call(
+        q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, max_seqlen_q: int, causal: bool, **same: Any
+    ) -> Any:
+        # Of keys the same is told again: sequences see themselves.
         if not made:
-            made.append(_Graph(q, k, v, None, 0, bounds=cu_seqlens_q, longest=max_seqlen_q))
+            after = 0 if causal else None
+            made.append(_Graph(q, k, v, None, after, bounds=cu_seqlens_q, longest=max_seqlen_q))
         return made[0](q, k, v)
 
     return call

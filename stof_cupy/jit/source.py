@@ -25,6 +25,10 @@ WAIT = """\
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 
+_Stamps: TypeAlias = "list[tuple[int, int, int] | None]"
+_digests: dict[tuple[str, Path], tuple[_Stamps, tuple[Path, ...], str]] = {}
+"""By header and root: the files behind the digest, and what they were like when it was made."""
+
 
 def cuda_root() -> Path:
     """Return the directory of the device code: inside an installed package, else beside it."""
@@ -91,10 +95,6 @@ def closure_digest(header: str, root: Path | None = None) -> str:
         digest.update(content)
     _digests[header, root] = stamps, files, digest.hexdigest()
     return digest.hexdigest()
-
-
-_Stamps: TypeAlias = "list[tuple[int, int, int] | None]"
-_digests: dict[tuple[str, Path], tuple[_Stamps, tuple[Path, ...], str]] = {}
 
 
 def _stamps(files: tuple[Path, ...]) -> _Stamps:
