@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 LAUNCHES = 20  # of a small call in one graph
 SPENT_MS = 60.0  # about, on one measurement
 FLUSH_BYTES = 2**28
+LONG_MS, REST_S = 0.1, 0.15
+"""What draws much power is timed after a rest: a GPU that was busy before runs slower for it."""
 
 
 class DeviceTime(NamedTuple):
@@ -87,7 +90,8 @@ def _timed(
         first[1].record()
         first[1].synchronize()
     each = max(between(*first), 1e-3)
-    times = []
+    if each > LONG_MS:
+        time.sleep(REST_S)
     pairs = [(event(), event()) for _ in range(int(np.clip(SPENT_MS / (each + 0.1), 5, 40)))]
     for start, end in pairs:
         if not small:

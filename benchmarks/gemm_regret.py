@@ -47,9 +47,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Timed], DeviceFacts]:
         for each in json.loads(path.read_text())["benchmarks"]:
             info = each["extra_info"]
             if "facts" in info:
-                stored = info["facts"]
-                capability = (*stored["compute_capability"],)
-                facts = DeviceFacts(**{**stored, "compute_capability": capability})
+                facts = DeviceFacts.from_json(info["facts"])
             if info.get("way") == "ours" and info["kind"] != "layer_norm":
                 cells[info["kind"], tuple(info["shape"])] = info["times"]
     if facts is None:

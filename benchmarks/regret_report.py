@@ -94,7 +94,7 @@ class Measured:
     def facts(self) -> DeviceFacts:
         """Return those of the GPU of the last run."""
         stored = self.runs[-1]["facts"]
-        return DeviceFacts(**{**stored, "compute_capability": (*stored["compute_capability"],)})
+        return DeviceFacts.from_json(stored)
 
     def cases(self) -> Iterator[tuple[Cell, Case, list[Candidate], dict[str, float]]]:
         """Yield the cells, their candidates, and the times of those that were timed."""

@@ -3,6 +3,7 @@
 
 #include "gemm/sm90_shape.cuh"
 #include "pipeline.cuh"
+#include "ptx/prefetch.cuh"
 
 namespace stof::gemm::sm90 {
 
@@ -30,6 +31,25 @@ struct Producer {
     // Until nobody needs what has been loaded, nor tells this CTA so.
 #pragma unroll 1
     for (int i = 0; i < K::kStages; ++i, position.advance()) wait_empty();
+  }
+
+  // Asks for the first of the columns' operand, which of few rows is all that takes time, while
+  // earlier kernels end.
+  __device__ __forceinline__ void ask() const {
+    Work work = K::work(p);
+    Unit unit;
+    if (!K::next(p, work, rank, unit)) return;
+#pragma unroll 1
+    for (int k = unit.first; k < unit.first + min(unit.steps, K::kStages); ++k) {
+      const int row = unit.tile_a * K::kM, at = k * K::kK;
+      if constexpr (K::kTransposedA) {
+#pragma unroll
+        for (int slab = 0; slab < K::kM / 64; ++slab)
+          ptx::prefetch_l2(p.map_a, row + 64 * slab, at, 0, 0);
+      } else {
+        ptx::prefetch_l2(p.map_a, at, K::kFoldedA ? 0 : row, 0, K::kFoldedA ? row / 16 : 0);
+      }
+    }
   }
 
   __device__ __forceinline__ void wait_empty() {

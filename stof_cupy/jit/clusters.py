@@ -1,39 +1,54 @@
-"""How many clusters of a kernel run at once: a GPU's groups of SMs do not divide by every size."""
+"""How many clusters run at once: a GPU's groups of SMs do not divide by every size."""
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 
-from stof_cupy.jit.dependent import LaunchConfig
-from stof_cupy.jit.launch import Kernel
+from stof_cupy.jit.dependent import CLUSTER_DIMENSION, Attribute, LaunchConfig
 
-__all__ = ["active_clusters"]
+__all__ = ["MOST", "active_clusters"]
+
+MOST = 8
+"""CTAs of a cluster that every GPU with clusters takes."""
+
+_NOTHING = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n"
+_DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-@cache
-def active_clusters(kernel: Kernel, device: int, sm_count: int) -> int:
-    """Return how many clusters of a kernel with one CTA an SM are on a device at a time.
-
-    A persistent kernel of more would do the last ones' share after all others are done.
+def active_clusters(sm_count: int, smem_bytes: int) -> tuple[int, ...]:
+    """Ask how many clusters of 1, 2, ... `MOST` CTAs are on CuPy's current device at a time.
 
     Parameters
     ----------
-    kernel : Kernel
-        Loaded on the current device, whose number is `device`.
     sm_count : int
-        Where the driver does not say, all of the SMs are used.
+    smem_bytes : int
+        Of a CTA that has an SM to itself.
+
+    Returns
+    -------
+    tuple of int
+        Empty where the driver does not say.
     """
-    spec = kernel.spec
-    everywhere = max(1, sm_count // spec.cluster)
-    if spec.cluster == 1:
-        return everywhere
-    grid = everywhere * spec.cluster
-    launch = LaunchConfig((grid, 1, 1), (spec.threads, 1, 1), spec.smem_bytes)
-    found = ctypes.c_int(0)
+    from cupy.cuda.driver import CUDADriverError
+    from cupy.cuda.function import Module
+
     try:
-        ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
-        status = ask(ctypes.byref(found), ctypes.c_void_p(kernel.handle), ctypes.byref(launch))
-    except (OSError, AttributeError):
-        return everywhere
-    return min(found.value, everywhere) if status == 0 and found.value > 0 else everywhere
+        module = Module()
+        module.load(_NOTHING)
+        function = ctypes.c_void_p(module.get_function("nothing").ptr)
+        driver = ctypes.CDLL("libcuda.so.1")
+        if driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED_MEMORY, ctypes.c_int(smem_bytes)):
+            return ()
+        ask = driver.cuOccupancyMaxActiveClusters
+    except (OSError, AttributeError, CUDADriverError):
+        return ()
+    counts = [sm_count]
+    for size in range(2, MOST + 1):
+        attribute = ctypes.pointer(Attribute(CLUSTER_DIMENSION, (size, 1, 1)))
+        grid = (sm_count // size * size, 1, 1)
+        launch = LaunchConfig(grid, (128, 1, 1), smem_bytes, None, attribute, 1)
+        found = ctypes.c_int(0)
+        if ask(ctypes.byref(found), function, ctypes.byref(launch)) or found.value < 1:
+            return ()
+        counts.append(found.value)
+    return tuple(counts)

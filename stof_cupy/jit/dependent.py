@@ -17,8 +17,9 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["DependentLaunch", "Function", "LaunchConfig"]
+__all__ = ["CLUSTER_DIMENSION", "Attribute", "DependentLaunch", "Function", "LaunchConfig"]
 
+CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _MAY_OVERLAP = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
@@ -35,7 +36,9 @@ class Function(Protocol):
         """Launch on CuPy's current stream."""
 
 
-class _Attribute(ctypes.Structure):
+class Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
+
     _fields_ = (("id", ctypes.c_uint64), ("value", ctypes.c_uint32 * 16))
 
 
@@ -47,12 +50,12 @@ class LaunchConfig(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3),
         ("shared_mem", ctypes.c_uint32),
         ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attributes", ctypes.POINTER(Attribute)),
         ("count", ctypes.c_uint32),
     )
 
 
-_OVERLAPPING = ctypes.pointer(_Attribute(_MAY_OVERLAP, (1,)))
+_OVERLAPPING = ctypes.pointer(Attribute(_MAY_OVERLAP, (1,)))
 
 
 class DependentLaunch:

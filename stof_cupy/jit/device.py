@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from stof_cupy.errors import DeviceError, MissingDependencyError, UnsupportedError, mismatch
-from stof_cupy.jit import nvrtc
+from stof_cupy.jit import clusters, nvrtc
 
 __all__ = ["DeviceFacts", "arch_of", "current", "facts", "is_available"]
 
@@ -41,6 +42,9 @@ class DeviceFacts:
         where the driver does not say.
     driver : int
         Version of CUDA that the driver is for, e.g. 13000.
+    clusters : tuple of int
+        How many clusters of 1, 2, ... CTAs that have an SM each run at a time; empty where there
+        are none, or the driver does not say.
     """
 
     name: str
@@ -56,6 +60,24 @@ class DeviceFacts:
     memory_clock_khz: int = 0
     memory_bus_bits: int = 0
     driver: int = 0
+    clusters: tuple[int, ...] = ()
+
+    def at_once(self, ctas: int) -> int:
+        """Return how many clusters of so many CTAs, an SM each, run at a time.
+
+        A cluster lies in one group of the GPU's SMs, and these do not divide by every size.
+        """
+        if 0 < ctas <= len(self.clusters):
+            return self.clusters[ctas - 1]
+        return max(1, self.sm_count // ctas)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> DeviceFacts:
+        """Return what `dataclasses.asdict` made of facts, after JSON made lists of tuples."""
+        found: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in stored.items()
+        }
+        return cls(**found)
 
 
 def arch_of(cc: tuple[int, int], supported: Iterable[int]) -> str:
@@ -160,13 +182,19 @@ def _facts(device_id: int) -> DeviceFacts:
         properties = runtime.getDeviceProperties(device_id)
         attributes = Device(device_id).attributes
         driver = runtime.driverGetVersion()
+        sm_count = attributes["MultiProcessorCount"]
+        most = attributes["MaxSharedMemoryPerBlockOptin"]
+        counts: tuple[int, ...] = ()
+        if properties["major"] >= 9:
+            with Device(device_id):
+                counts = clusters.active_clusters(sm_count, most)
     cc = (properties["major"], properties["minor"])
     return DeviceFacts(
         name=properties["name"].decode(),
         arch=arch_of(cc, nvrtc.load().archs),
         compute_capability=cc,
-        sm_count=attributes["MultiProcessorCount"],
-        smem_per_block_optin=attributes["MaxSharedMemoryPerBlockOptin"],
+        sm_count=sm_count,
+        smem_per_block_optin=most,
         smem_per_sm=attributes["MaxSharedMemoryPerMultiprocessor"],
         l2_bytes=attributes["L2CacheSize"],
         clock_khz=attributes["ClockRate"],
@@ -175,4 +203,5 @@ def _facts(device_id: int) -> DeviceFacts:
         memory_clock_khz=attributes.get("MemoryClockRate", 0),
         memory_bus_bits=attributes.get("GlobalMemoryBusWidth", 0),
         driver=driver,
+        clusters=counts,
     )

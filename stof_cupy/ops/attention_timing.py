@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from stof_cupy.ops.attention_cuda import completed, prepared
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_fields import Args
 
-__all__ = ["graph_us", "inputs_of", "timer"]
+__all__ = ["graph_us", "in_turn_us", "inputs_of", "timer"]
 
 _GRAPH_US = 400.0  # that a graph takes at least, for the clock of events to tell
 _MOST_LAUNCHES = 40
@@ -34,30 +35,59 @@ def graph_us(run: Callable[[], None], *, repeat: int = 7) -> float:
     repeat : int
         Replays that are timed; of what takes longer than 10 ms, two.
     """
-    import cupy
+    return float(_replays_us([run], repeat)[0].min())
 
-    def timed(launch: Callable[[], None], times: int) -> float:
-        events = [cupy.cuda.Event() for _ in range(times + 1)]
-        launch()  # while it runs the host gets ahead
-        events[0].record()
-        for event in events[1:]:
-            launch()
-            event.record()
-        events[-1].synchronize()
-        return 1e3 * float(min(map(cupy.cuda.get_elapsed_time, events, events[1:])))
+
+def in_turn_us(runs: Sequence[Callable[[], None]], *, repeat: int = 7) -> list[float]:
+    """Return the device times of several runs as `graph_us` does, but of replays in turn, medians.
+
+    A GPU that has been busy for a while runs slower, for the power that it draws: who is timed
+    first would look better than the others.
+    """
+    return [float(np.median(times)) for times in _replays_us(runs, repeat)] if runs else []
+
+
+def _replays_us(runs: Sequence[Callable[[], None]], repeat: int) -> list[np.ndarray]:
+    """Return the times of replays of each run's graph, taken in turn, a run."""
+    import cupy
 
     cupy.cuda.Device().synchronize()  # for what other streams have yet to write
     with cupy.cuda.Stream(non_blocking=True) as stream:
-        run()
-        once = timed(run, 2)
-        count = int(min(max(_GRAPH_US / max(once, 1.0), 1), _MOST_LAUNCHES))
-        stream.begin_capture()
-        try:
-            for _ in range(count):
-                run()
-        finally:
-            graph = stream.end_capture()
-        return timed(graph.launch, 2 if once > _LONG_US else repeat) / count
+        graphs = [_captured(run, stream) for run in runs]
+        longest = max(us for *_, us in graphs)
+        graphs[-1][0].launch(stream)  # while it runs the host gets ahead
+        pairs = []
+        for _ in range(2 if longest > _LONG_US else repeat):
+            for graph, *_ in graphs:
+                pairs.append((cupy.cuda.Event(), cupy.cuda.Event()))
+                pairs[-1][0].record()
+                graph.launch(stream)
+                pairs[-1][1].record()
+        stream.synchronize()
+    times = np.array([cupy.cuda.get_elapsed_time(*pair) for pair in pairs]).reshape(-1, len(runs))
+    return [1e3 * times[:, i] / count for i, (_, count, _) in enumerate(graphs)]
+
+
+def _captured(run: Callable[[], None], stream: Any) -> tuple[Any, int, float]:
+    """Return a graph of as many runs as can be timed, how many, and us of one, about."""
+    import cupy
+
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    run()
+    run()
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    once = 1e3 * cupy.cuda.get_elapsed_time(start, end)
+    count = int(min(max(_GRAPH_US / max(once, 1.0), 1), _MOST_LAUNCHES))
+    stream.begin_capture()
+    try:
+        for _ in range(count):
+            run()
+    finally:
+        graph = stream.end_capture()
+    return graph, count, once
 
 
 def inputs_of(case: Case) -> Args:

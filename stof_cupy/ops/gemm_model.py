@@ -47,7 +47,7 @@ Choice = Plan | gemm_sm80.Config
 """What the chooser chooses among."""
 
 
-ALL_OF_HOPPER = False
+ALL_OF_HOPPER = True
 """Whether products in pieces, swapped ones, those of five to sixteen rows, those that normalise
 their rows and two in one kernel are chosen: emulation says that they are right, and no GPU has
 timed them yet."""
@@ -61,6 +61,8 @@ class Constants:
     ----------
     launch_us : float
         From a kernel's start to its first loads, and from its last stores to its end.
+    cluster_us : float
+        What starting clusters takes beside that.
     clock : float
         Share of the peak SM clock that is held under load.
     tensor : float
@@ -78,6 +80,7 @@ class Constants:
     """
 
     launch_us: float = 3.0
+    cluster_us: float = 0.8
     clock: float = 0.85
     tensor: float = 0.91
     smem_bytes: float = 123.0
@@ -146,7 +149,7 @@ def explain(
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> best = explain(Problem("bfloat16", 4096, 4096, 4096), Layout(), h100)[0]
     >>> best.choice.config.name, best.bound
-    ('128x256_c2', 'tensor')
+    ('128x256_c1', 'tensor')
     """
     constants = constants or Constants()
     every = candidates(problem, found, facts)
@@ -193,8 +196,10 @@ def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) 
 
 def predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Estimate:
     """Return what a candidate takes, by the model."""
+    start = c.launch_us
     if isinstance(choice, Plan):
         us, bound = _sm90(choice, p, facts, c)
+        start += c.cluster_us if choice.config.ctas > 1 else 0.0
     else:
         us, bound = _sm80(choice, p, facts, c)
     operands = p.m + p.columns
@@ -202,7 +207,7 @@ def predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> Est
     compulsory = moved / bandwidth(facts, c)
     if compulsory > us:
         us, compulsory, bound = compulsory, us, "dram"
-    return Estimate(choice, us + c.beside * compulsory + c.launch_us, bound)
+    return Estimate(choice, us + c.beside * compulsory + start, bound)
 
 
 def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[float, str]:
@@ -232,8 +237,7 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
         tail = 2 * tail + 2000  # once more over all values, and an exchange
     if plan.stream:
         return _streamed(plan, p, terms[bound], tail, c) / clock(facts, c), bound
-    clusters = facts.sm_count // config.ctas
-    rounds = -(-plan.units(p) // clusters)
+    rounds = -(-plan.units(p) // facts.at_once(config.ctas))
     if config.pingpong:
         alone = busy + tail + c.start_clk
         clocks = rounds * max(busy, (busy + tail) / 2) + tail + c.start_clk

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
-from stof_cupy.jit.clusters import active_clusters
 from stof_cupy.jit.gemm_sm90 import for_layout, gemm_sm90
 from stof_cupy.ops._arrays import Array, pointer
 from stof_cupy.ops._counters import counters
@@ -170,7 +169,7 @@ def prepare(
     number = c.device.id
     config = for_layout(plan.config, found.transposed_a, found.transposed_b)
     run = kernel(gemm_sm90(problem.dtype, config, problem.epilogue), number)
-    sm_count = device.facts(number).sm_count
+    about = device.facts(number)
     partial, words = None, 0
     pieces = plan.pieces(problem) if config.split else 1
     if pieces > 1:
@@ -178,7 +177,7 @@ def prepare(
         partial = cupy.empty(tiles * pieces * config.m * config.n, cupy.float32)
         words = counters(number).take(tiles * config.sharers)
     values = fields(
-        *(plan, problem, a, b, c, bias, residual, scale, sm_count, tensormap.tensor_map),
+        *(plan, problem, a, b, c, bias, residual, scale, about.sm_count, tensormap.tensor_map),
         *(norm, stages),
         partial=pointer(partial),
         counters=words,
@@ -186,7 +185,7 @@ def prepare(
     )
     clusters = plan.units(problem)
     if not plan.stream and config.joined == 1:  # which are for so many, however many run at once
-        clusters = min(clusters, active_clusters(run, number, sm_count))
+        clusters = min(clusters, about.at_once(config.ctas))
     arrays = (a, b, c, bias, residual, norm, stages, partial)
     return Prepared(run, (clusters * config.ctas,), run.pack(**values), arrays)
 

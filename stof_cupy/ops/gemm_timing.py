@@ -14,7 +14,7 @@ from stof_cupy.dtypes import as_dtype
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor, gemm_ways
-from stof_cupy.ops.attention_timing import graph_us
+from stof_cupy.ops.attention_timing import in_turn_us
 from stof_cupy.ops.epilogue import SLAB, Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice
@@ -58,7 +58,7 @@ def measure(
 ) -> gemm_choice.Times:
     """Time the ways to compute a product on CuPy's current device, and keep what was found.
 
-    From then on `gemm` takes the fastest for such a product. Takes about 20 ms for each way, and a
+    From then on `gemm` takes the fastest for such a product. Takes about 10 ms for each way, and a
     second for each kernel that was never compiled; no stream may be captured meanwhile.
 
     Parameters
@@ -80,12 +80,14 @@ def measure(
     known = gemm_choice.times_of(facts, key)
     if known and not again:
         return known
-    times = {}
-    run = _calls(problem, found)
+    sets, operands = _sets(problem, found), gemm.operands_of(_epilogue(problem))
+    runs = {}
     for choice in to_time(problem, found, facts):
-        ready = run(choice)
-        if ready is not None:
-            times[gemm_choice.name_of(choice)] = graph_us(ready)
+        made = [gemm.prepared(choice, problem, a, b, out, operands) for a, b, out in sets]
+        ready = [run for run in made if run is not None]
+        if len(ready) == len(sets):
+            runs[gemm_choice.name_of(choice)] = _turns(ready)
+    times = dict(zip(runs, in_turn_us([*runs.values()]), strict=True))
     gemm_choice.keep(facts, key, times)
     return times
 
@@ -98,18 +100,22 @@ def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
     if known and not again:
         return known
     measure(problem, found, again=again)
-    (a, b, out), epilogue = _arrays(problem, found), _epilogue(problem)
+    sets, epilogue = _sets(problem, found), _epilogue(problem)
     weight, shift = (normal((problem.n,), problem.dtype, seed) for seed in (4, 5))
 
-    def apart() -> None:
+    def apart(a: Any, b: Any, out: Any) -> None:
         gemm.gemm(a, b.T, epilogue=epilogue, out=out)
         layer_norm(out, weight, shift, eps=1e-5, out=out)
 
-    times = {gemm_choice.APART: graph_us(apart)}
-    for plan in gemm_model.norm_candidates(problem, found, facts):
+    def whole(plan: Plan, a: Any, b: Any, out: Any) -> None:
         norm = Norm(weight, shift, 1e-5)
-        whole = partial(gemm_norm.launch, plan, problem, a, b.T, epilogue, norm, out)
-        times[gemm_choice.name_of(plan)] = graph_us(whole)
+        gemm_norm.launch(plan, problem, a, b.T, epilogue, norm, out)
+
+    ways = {gemm_choice.APART: apart}
+    for plan in gemm_model.norm_candidates(problem, found, facts):
+        ways[gemm_choice.name_of(plan)] = partial(whole, plan)
+    runs = [_turns([partial(way, *each) for each in sets]) for way in ways.values()]
+    times = dict(zip(ways, in_turn_us(runs), strict=True))
     gemm_choice.keep(facts, key, times)
     return times
 
@@ -184,22 +190,24 @@ def _epilogue(problem: Problem) -> Epilogue:
     )
 
 
-def _calls(
-    problem: Problem, found: Layout
-) -> Callable[[gemm_choice.Choice], Callable[[], None] | None]:
-    """Return what makes a call of each way, or None; few rows meet new weights at every call."""
+def _sets(problem: Problem, found: Layout) -> list[tuple[Any, Any, Any]]:
+    """Return what calls take in turn: as in a model, what is too much for the L2 is not there.
+
+    Few rows meet new weights at every call.
+    """
     a, b, out = _arrays(problem, found)
-    operands = gemm.operands_of(_epilogue(problem))
-    weights = [b]
+    l2, total = device.facts(b.device.id).l2_bytes, a.nbytes + b.nbytes + out.nbytes
+    sets = [(a, b, out)]
     if problem.m <= _FEW_ROWS:
-        count = min(_COPIES, 1 + 3 * device.facts(b.device.id).l2_bytes // b.nbytes)
-        weights += [b.T.copy().T if found.transposed_b else b.copy() for _ in range(count - 1)]
+        more = min(_COPIES - 1, 3 * l2 // b.nbytes)
+        sets += [(a, b.copy(order="K"), out) for _ in range(more)]
+    elif l2 < 2 * total < 4 * l2:
+        for _ in range(-(-l2 // total)):
+            sets.append((a.copy(order="K"), b.copy(order="K"), out.copy()))
+    return sets
 
-    def call(choice: Choice) -> Callable[[], None] | None:
-        runs = [gemm.prepared(choice, problem, a, each, out, operands) for each in weights]
-        if None in runs:
-            return None
-        turns = cycle(runs)
-        return lambda: next(turns)()  # type: ignore[misc]
 
-    return call
+def _turns(runs: list[Callable[[], None]]) -> Callable[[], None]:
+    """Return a call of the next of several runs."""
+    turns = cycle(runs)
+    return lambda: next(turns)()

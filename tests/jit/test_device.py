@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -136,6 +138,21 @@ def test_is_available_never_raises(fake_cupy: ModuleType) -> None:
     assert not is_available()
 
 
+def test_clusters_that_run_at_once() -> None:
+    hopper = replace(A100, sm_count=132, clusters=(132, 66, 40, 31))
+    assert [hopper.at_once(ctas) for ctas in (1, 2, 3, 4, 5, 200)] == [132, 66, 40, 31, 26, 1]
+    assert [A100.at_once(ctas) for ctas in (1, 4)] == [108, 27]
+
+
+def test_facts_go_through_json() -> None:
+    hopper = replace(A100, clusters=(132, 66))
+    again = DeviceFacts.from_json(json.loads(json.dumps(asdict(hopper))))
+    assert again == hopper and hash(again) == hash(hopper)
+    older = asdict(A100)
+    del older["clusters"]
+    assert DeviceFacts.from_json(older) == A100
+
+
 @pytest.mark.gpu
 def test_facts_of_this_gpu() -> None:
     here = facts()
@@ -143,3 +160,7 @@ def test_facts_of_this_gpu() -> None:
     assert here.arch.rstrip("a") == "{}{}".format(*here.compute_capability)
     assert here.sm_count > 0 and here.l2_bytes > 0 and here.clock_khz > 0
     assert 48 << 10 < here.smem_per_block_optin <= here.smem_per_sm < here.memory_bytes
+    if here.compute_capability >= (9, 0):
+        assert len(here.clusters) == 8 and here.clusters[0] == here.sm_count
+        assert all(0 < n * size <= here.sm_count for size, n in enumerate(here.clusters, 1))
+        assert sorted(here.clusters, reverse=True) == [*here.clusters]

@@ -23,9 +23,9 @@ H200 = replace(  # the same chip with other memory
     H100,
     name="NVIDIA H200",
     l2_bytes=60 << 20,
-    memory_bytes=140 << 30,
+    memory_bytes=150109880320,
     memory_clock_khz=3201000,
-    memory_bus_bits=6144,
+    memory_bus_bits=6016,
 )
 RTX_4090 = DeviceFacts(
     *("NVIDIA GeForce RTX 4090", "89", (8, 9), 128, 101376, 102400, 72 << 20, 2520000, 24 << 30),

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "on_host_cta.hpp"
 
@@ -83,6 +84,8 @@ struct Copy {
   unsigned bytes;
 };
 static std::vector<Copy> copies;
+// Boxes that were asked for and have not been loaded yet.
+static std::set<std::pair<const void*, std::array<int, 4>>> asked;
 
 static bool land_one() {
   if (copies.empty()) return false;
@@ -313,6 +316,7 @@ int launch(const Kernel& kernel, unsigned grid, unsigned seed) {
     if (!run_cta(random)) return 1;
     if (!settled()) return 2;
     if (!all_fenced) return 3;
+    assert(asked.empty());
   }
   return 0;
 }
@@ -363,8 +367,13 @@ void store_async(u32 to, u32 barrier, u32 cta, float x, float y) {
   host::copies.push_back({move, host::address_in(cta, barrier), 8});
 }
 
+void prefetch_l2(const TensorMap& map, int c0, int c1, int c2, int c3) {
+  host::asked.insert({&map, {c0, c1, c2, c3}});
+}
+
 void tma_load_to(u32 cta, u32 to, const TensorMap& map, u32 barrier, int c0, int c1, int c2,
                  int c3) {
+  host::asked.erase({&map, {c0, c1, c2, c3}});
   const host::Map tensor = host::map_of(map);
   assert(to % host::kSwizzleAtom == 0 && tensor.box[0] == 64);
   const auto move = [=] {
