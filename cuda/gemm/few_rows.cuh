@@ -30,7 +30,7 @@ struct FewRows {
   static constexpr int kStep = kSlices * 256;  // of K, that all slices take at once
   // Steps whose loads are in flight, as many as there are registers for.
   static constexpr int kAhead = kRows == 1 ? 4 : kRows * kHalves > 4 ? 1 : 2;
-  static constexpr int kAsked = 4096;  // of K, of each row of B, that are asked for
+  static constexpr int kAsked = 8192;  // of K, of each row of B, that are asked for
   static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
 
   struct Params {

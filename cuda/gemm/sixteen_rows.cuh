@@ -31,7 +31,7 @@ struct SixteenRows {
   static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * 32 * sizeof(float) : 0;
   static constexpr int kAhead = 4;           // steps whose loads are in flight
   static constexpr int kStep = kAhead * 32;  // of K, that a slice takes at once
-  static constexpr int kAsked = 4096;        // of K, of each row of B, that are asked for
+  static constexpr int kAsked = 8192;        // of K, of each row of B, that are asked for
   static_assert(kRows == 8 || kRows == 16);
   static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
 
