@@ -29,18 +29,17 @@ def active_clusters(sm_count: int, smem_bytes: int) -> tuple[int, ...]:
     tuple of int
         Empty where the driver does not say.
     """
-    from cupy.cuda.driver import CUDADriverError
     from cupy.cuda.function import Module
 
     try:
         module = Module()
         module.load(_NOTHING)
         function = ctypes.c_void_p(module.get_function("nothing").ptr)
-        driver = ctypes.CDLL("libcuda.so.1")
-        if driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED_MEMORY, ctypes.c_int(smem_bytes)):
+        library = ctypes.CDLL("libcuda.so.1")
+        if library.cuFuncSetAttribute(function, _DYNAMIC_SHARED_MEMORY, ctypes.c_int(smem_bytes)):
             return ()
-        ask = driver.cuOccupancyMaxActiveClusters
-    except (OSError, AttributeError, CUDADriverError):
+        ask = library.cuOccupancyMaxActiveClusters
+    except (OSError, AttributeError, RuntimeError):
         return ()
     counts = [sm_count]
     for size in range(2, MOST + 1):

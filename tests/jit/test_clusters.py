@@ -48,9 +48,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return int(fake.status)
 
     library = SimpleNamespace(cuFuncSetAttribute=set_attribute, cuOccupancyMaxActiveClusters=ask)
-    names = ("cupy", "cupy.cuda", "cupy.cuda.driver", "cupy.cuda.function")
-    modules = {name: ModuleType(name) for name in names}
-    modules["cupy.cuda.driver"].CUDADriverError = RefusedError  # type: ignore[attr-defined]
+    modules = {name: ModuleType(name) for name in ("cupy", "cupy.cuda", "cupy.cuda.function")}
     modules["cupy.cuda.function"].Module = Module  # type: ignore[attr-defined]
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
