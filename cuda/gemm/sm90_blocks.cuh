@@ -62,7 +62,7 @@ struct Buffers {
     const u32 number = (before + i) % K::kBuffers;
     const u32 barrier = K::ahead(smem, group, number);
     ptx::mbarrier_arrive_expect(barrier, K::kBlockBytes);
-    ptx::tma_load(address(number), p.map_residual, barrier, all.col + i % all.across * 64,
+    ptx::tma_load(address(number), p.map_residual, barrier, all.col + K::slab(i % all.across),
                   all.row + i / all.across * 64, 0, 0, ptx::L2::kNormal);
   }
 

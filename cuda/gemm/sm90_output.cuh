@@ -119,11 +119,11 @@ struct Output {
   }
 
   __device__ __forceinline__ Blocks blocks(const Unit& unit) const {
-    constexpr int kColumns = K::kN / K::kHalves, kEach = kColumns / K::kJoined;
+    constexpr int kEach = K::kSlabs / K::kJoined;
     const int row = first_row(unit);
-    const int col = unit.tile_b * kColumns + (K::kJoined > 1 ? rank * kEach : 0);
+    const int col = unit.tile_b * K::kColumns + (K::kJoined > 1 ? rank * (64 * kEach) : 0);
     return {row, col, min(K::kBlocks, ceil_div(max(0, p.m - row), 64)),
-            min(kEach / 64, ceil_div(max(0, p.n - col), 64))};
+            min(kEach, ceil_div(max(0, p.n - col), 64))};
   }
 
   // Starts to read the residual of a unit, as far as there are buffers for it. If kSplit, that is
@@ -137,16 +137,17 @@ struct Output {
     const Blocks all = blocks(unit);
     const u32 before = buffers.count;
     if constexpr (K::kReadsAhead && K::kSplit) buffers.read_first(all);
-    constexpr int kAround = K::kN / (64 * K::kHalves);
-    unrolled<0, K::kBlocks * kAround>([&](auto i) {
-      constexpr int kDown = decltype(i)::value / kAround, kAcross = decltype(i)::value % kAround;
+    u32 again[K::kAgain / 16 + 1][4];  // one more, as there are no empty arrays
+    unrolled<0, K::kBlocks * K::kSlabs>([&](auto i) {
+      constexpr int kDown = decltype(i)::value / K::kSlabs;
+      constexpr int kAcross = decltype(i)::value % K::kSlabs;
       if (kDown >= all.down || kAcross >= all.across) return;
-      const int row = all.row + 64 * kDown, col = all.col + 64 * kAcross;
+      const int row = all.row + 64 * kDown, col = all.col + K::slab(kAcross);
       const u32 number = buffers.number(), buffer = buffers.address(number);
       Ahead ahead;
       ahead.load(operands, *this, row, col);
       buffers.make_ready(buffer, number, row, col);
-      stage<kAcross>(sums[kDown], buffer, row, col, operands, ahead);
+      stage<kAcross>(sums[kDown], buffer, row, col, operands, ahead, again);
       buffers.send(buffer, row, col);
       ++buffers.count;
       if constexpr (K::kReadsAhead) buffers.read_next(all, before);
@@ -239,18 +240,25 @@ struct Output {
                         fmaf((y - mean) * scale, weight[1], shift[1]));
   }
 
-  // 64 columns of the output to a buffer, over the residual.
+  // 64 columns of the output to a buffer, over the residual. Those that the last slab has again are
+  // as the one before has rounded them: where the result takes the residual's place, what was read
+  // of the residual here may be the result.
   template <int kSlab>
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
-                                        int col, const epilogue::Operands& operands,
-                                        Ahead& ahead) const {
+                                        int col, const epilogue::Operands& operands, Ahead& ahead,
+                                        u32 (&again)[K::kAgain / 16 + 1][4]) const {
+    constexpr int kAgain = K::kAgain / 16;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      if (kSlab == K::kSlabs - 1 && j < kAgain) {
+        buffers.put(buffer, j, again[j]);
+        continue;
+      }
       if (j > 0 && 2 * j % Ahead::kEach == 0) ahead.load_columns(operands, *this, col, 2 * j);
       u32 r[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
-        const int fragment = 8 * kSlab + 2 * j + i / 2;
+        const int fragment = K::slab(kSlab) / 8 + 2 * j + i / 2;
         float x[K::kHalves][2];
 #pragma unroll
         for (int half = 0; half < K::kHalves; ++half)
@@ -259,6 +267,7 @@ struct Output {
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
         apply(x, operands, ahead, buffer, row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
+        if (kSlab == K::kSlabs - 2 && j >= 4 - kAgain) again[j - (4 - kAgain)][i] = r[i];
       }
       buffers.put(buffer, j, r);
     }

@@ -66,7 +66,14 @@ struct Shape {
   static_assert(!(kFoldedA && kTransposedA) && !(kFoldedB && kTransposedB));
   static_assert(kM % (64 * kSharers) == 0 && kN % 8 == 0);
   static_assert(!kTransposedB || kN % 64 == 0, "slabs are 64 wide");
-  static_assert(kSwapped ? kBlocks == 1 : kN % (64 * kHalves) == 0, "whole slabs of output");
+  // The output leaves in slabs of 64 columns. Where these do not divide it the last one begins in
+  // the one before, and has kAgain of its columns again.
+  static constexpr int kColumns = kN / kHalves, kSlabs = ceil_div(kColumns, 64);
+  static constexpr int kAgain = kSlabs * 64 - kColumns;
+  static_assert(kSwapped ? kBlocks == 1 : kN % kHalves == 0 && kAgain % 16 == 0 && kColumns >= 64);
+  static_assert(kSwapped || kAgain == 0 ||
+                (kHalves == 1 && kAcross_ == 0 && kJoined_ == 1 && Epilogue::kApart == 0 &&
+                 !Epilogue::kStatistics && !Epilogue::kHeads));
   // Coupled columns are in one thread; swapped ones in what a warpgroup transposes.
   static constexpr int kApart = Epilogue::kApart;
   static_assert(kApart == 0 || (kSwapped ? 64 : kN) % (2 * kApart) == 0);
@@ -107,6 +114,11 @@ struct Shape {
   static constexpr int kToldBarriers = kFlags + 8;  // a word for each warpgroup
   static constexpr int kStatisticsAt = kToldBarriers + (kAcross > 0 ? 2 * 2 * 8 : 0);
   static constexpr int kSmemBytes = kStatisticsAt + 2 * 2 * kAcross * 64 * 8;
+
+  // The first column of a slab of the output, in its tile.
+  __device__ static __forceinline__ constexpr int slab(int i) {
+    return kAgain > 0 && i == kSlabs - 1 ? kColumns - 64 : 64 * i;
+  }
 
   __device__ static __forceinline__ u32 full(u32 smem, u32 stage) {
     return smem + kBarriers + 16 * stage;

@@ -26,7 +26,8 @@ class Sm90Gemm:
     Attributes
     ----------
     m, n : int
-        Rows of A and columns of B of a tile.
+        Rows of A and columns of B of a tile. Where 64 does not divide `n`, the last 64 columns of
+        the output begin in those before, and some are stored twice.
     pingpong : bool
         Whether two warpgroups have a tile each, so that one's epilogue runs under the other's
         products, or share one.
@@ -116,9 +117,10 @@ class Sm90Gemm:
         if self.m % rows or not 0 < self.m <= 256 or (self.swapped and self.m != rows):
             expected = f"{rows}" if self.swapped else f"a multiple of {rows} up to 256"
             return mismatch("m", self.m, expected)
-        columns = 8 if self.swapped and not self.transposed_b else 64 * epilogue.halves
-        if self.n % columns or not 0 < self.n <= 256:
-            return mismatch("n", self.n, f"a multiple of {columns} up to 256")
+        columns = self._columns(epilogue)
+        least = max(columns, 8 if self.swapped else 64)
+        if self.n % columns or not least <= self.n <= 256:
+            return mismatch("n", self.n, f"a multiple of {columns} from {least} to 256")
         if self.cluster not in (1, 2) or (self.cluster > 1 and self.n % (16 * self.cluster)):
             return mismatch("cluster", self.cluster, "1, or 2 where n is a multiple of 32")
         if self.across:
@@ -149,6 +151,18 @@ class Sm90Gemm:
         if depth < 2 or self.smem_bytes(epilogue) > _SMEM_PER_BLOCK:
             return mismatch("stages", depth, f"2 or more in {_SMEM_PER_BLOCK} bytes")
         return None
+
+    def _columns(self, epilogue: EpilogueKind) -> int:
+        """Return what the columns have to be a multiple of.
+
+        64 are stored at a time, of which 16, 32 or 48 may be stored twice where nothing else is
+        done with 64 at a time.
+        """
+        if self.swapped and not self.transposed_b:
+            return 8
+        stages = epilogue.gated or epilogue.rotary or epilogue.statistics or epilogue.heads
+        whole = self.transposed_b or self.across or self.joined > 1 or stages
+        return 64 * epilogue.halves if whole else 16
 
     def _fault_of_stages(self, epilogue: EpilogueKind) -> str | None:
         """Return why an epilogue that does more than change elements does not fit, or None."""
@@ -185,6 +199,8 @@ GEMM_SM90_CONFIGS = (
     *(Sm90Gemm(128, n, swapped=True, split=True) for n in (8, 16, 32, 64)),
     *(Sm90Gemm(128, n, joined=j) for n, j in ((256, 4), (192, 3), (256, 2), (128, 2))),
     Sm90Gemm(128, 256, split=True),
+    *(Sm90Gemm(128, 144, pingpong=turns) for turns in (False, True)),
+    Sm90Gemm(128, 96),
 )
 """What may be chosen, for operands contiguous along K."""
 
@@ -208,6 +224,7 @@ GEMM_SM90_AHEAD = (
     ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),
     ("bfloat16", GEMM_SM90_CONFIGS[0], _QUERIES),
     ("float16", GEMM_SM90_CONFIGS[8], _FOLDED),
+    ("float16", Sm90Gemm(128, 144, pingpong=True), _RESIDUAL),
 )
 """What is compiled ahead: a few that need most registers, and what each can do once."""
 

@@ -54,7 +54,16 @@ def test_every_configuration_is_one() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "named"),
     [
-        ({"n": 96}, PLAIN, "n:"),
+        ({"n": 72}, PLAIN, "n:"),
+        ({"n": 48}, PLAIN, "n:"),
+        ({"n": 96}, GATED, "n:"),
+        ({"n": 96}, EpilogueKind(rotary="neighbours"), "n:"),
+        ({"n": 96}, EpilogueKind(statistics=True), "n:"),
+        ({"n": 96}, EpilogueKind(heads=True), "n:"),
+        ({"n": 96, "across": 2}, PLAIN, "n:"),
+        ({"n": 96, "joined": 2}, PLAIN, "n:"),
+        ({"n": 96, "transposed_b": True}, PLAIN, "n:"),
+        ({"n": 144, "cluster": 2}, PLAIN, "cluster"),
         ({"n": 192}, GATED, "n:"),
         ({"m": 192}, PLAIN, "m:"),
         ({"m": 256, "n": 256}, PLAIN, "registers"),
@@ -97,6 +106,12 @@ def test_large_tiles_for_large_problems_and_small_ones_for_small() -> None:
     assert chosen(256, 1024, 1024).config.m * chosen(256, 1024, 1024).config.n < 128 * 192
 
 
+def test_tiles_whose_width_fills_the_sms() -> None:
+    assert chosen(4096, 576, 1536).config == Sm90Gemm(128, 144)
+    assert chosen(4096, 1728, 576, GELU).config == Sm90Gemm(128, 144, pingpong=True)
+    assert chosen(512, 3072, 1024, GELU).config == Sm90Gemm(128, 96)
+
+
 def test_few_rows_swap_the_operands_and_cut_k() -> None:
     for m in (1, 8, 16, 64):
         plan = chosen(m, 2048, 8192)
@@ -108,6 +123,6 @@ def test_what_is_cut_is_all_of_it() -> None:
     for k in (40, 64, 100, 1000, 8192):
         problem = Problem("float16", 16, 64, k)
         for splits in range(1, -(-k // 64) + 1):
-            plan = Plan(GEMM_SM90_CONFIGS[-1], splits)
+            plan = Plan(Sm90Gemm(128, 64, split=True), splits)
             steps, pieces = plan.split_steps(problem), plan.pieces(problem)
             assert (pieces - 1) * steps < -(-k // 64) <= pieces * steps

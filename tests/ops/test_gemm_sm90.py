@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,11 @@ TALL = Sm90Gemm(256, 64, stages=2)
 WIDE = Sm90Gemm(128, 128, cluster=2)
 PIECES = Sm90Gemm(128, 64, split=True)
 FEW = Sm90Gemm(128, 16, swapped=True, split=True)
-CPU = (SHARED, PAIR, TURNS, TALL_TURNS, TALL, WIDE, PIECES, FEW)
+UNEVEN_PAIR = Sm90Gemm(128, 160, cluster=2)
+UNEVEN_TURNS = Sm90Gemm(128, 80, pingpong=True)
+UNEVEN_PIECES = Sm90Gemm(128, 112, split=True)
+UNEVEN = (UNEVEN_PAIR, UNEVEN_TURNS, UNEVEN_PIECES)
+CPU = (SHARED, PAIR, TURNS, TALL_TURNS, TALL, WIDE, PIECES, FEW, *UNEVEN)
 EVERY = EpilogueKind(scale=True, bias=True, activation="gelu_tanh", residual=True)
 GATED = EpilogueKind(bias=True, activation="silu", gated=True, residual=True)
 
@@ -143,7 +148,11 @@ def test_the_code_of_an_activation() -> None:
     case.compare(run_on_cpu(Plan(SHARED), case))
 
 
-@pytest.mark.parametrize("config", [WIDE, TALL_TURNS, PIECES, FEW], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config",
+    [WIDE, TALL_TURNS, PIECES, FEW, *UNEVEN, *GEMM_SM90_CONFIGS[-3:]],
+    ids=lambda c: c.name,
+)
 def test_the_code_of_every_stage(config: Sm90Gemm) -> None:
     """With and without tensor maps of output and residual, for several tiles of each CTA."""
     plan = Plan(config, splits=2 if config.split else 1)
@@ -199,8 +208,9 @@ def test_the_code_of_norms_of_more_blocks_than_buffers(turns: bool) -> None:
 
 
 def test_the_code_in_place_of_the_residual() -> None:
-    for config in (PAIR, FEW):
-        case = Case.draw(4, Problem("bfloat16", 140, 100, 72, EpilogueKind(residual=True)))
+    turns = Sm90Gemm(128, 144, pingpong=True)
+    for config, n in product((PAIR, FEW, turns, UNEVEN_PIECES), (100, 143, 144)):
+        case = Case.draw(4, Problem("bfloat16", 140, n, 72, EpilogueKind(residual=True)))
         case.out = case.residual.copy()
         given, case.residual = case.residual, case.out
         out = run_on_cpu(Plan(config), case)

@@ -30,6 +30,8 @@ TALL = Sm90Gemm(256, 128, stages=2)
 TURNS = Sm90Gemm(64, 128, pingpong=True)
 PIECES = Sm90Gemm(128, 64, split=True)
 FEW = Sm90Gemm(128, 16, swapped=True, split=True)
+UNEVEN = Sm90Gemm(128, 80, pingpong=True)
+HOPPERS = (SHARED, WIDE, TALL, TURNS, PIECES, FEW, UNEVEN)
 
 
 @dataclass
@@ -209,7 +211,7 @@ def run_on_hopper(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> No
     on_hopper.launch(spec, clusters * config.ctas, fields, seed=seed)
 
 
-@pytest.mark.parametrize("config", [SHARED, WIDE, TALL, TURNS, PIECES, FEW], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", HOPPERS, ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("kind", "sizes"), CASES, ids=lambda x: x.name if isinstance(x, EpilogueKind) else str(x)
 )
