@@ -62,9 +62,10 @@ demo: $(VENV)/run.stamp
 	$(BIN)/stof-cupy demo
 
 # Every core has a process already: more threads of BLAS would only wait for each other. With worksteal a file stays in one
-# process as long as others have work, and what its tests share is made once.
+# process as long as others have work, and what its tests share is made once. Tests start many a Python, each of which would
+# compile all that it imports where the environment says that bytecode is not to be kept.
 test: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # On all checkpoints, also the large one. They are fetched first, and stay in the cache: without one its tests would be skipped.
 test-models: $(VENV)/dev.stamp

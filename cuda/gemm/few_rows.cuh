@@ -30,7 +30,6 @@ struct FewRows {
   static constexpr int kStep = kSlices * 256;  // of K, that all slices take at once
   // Steps whose loads are in flight, as many as there are registers for.
   static constexpr int kAhead = kRows == 1 ? 4 : kRows * kHalves > 4 ? 1 : 2;
-  static constexpr int kAsked = 8192;  // of K, of each row of B, that are asked for
   static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
 
   struct Params {
@@ -105,7 +104,7 @@ struct FewRows {
       for (int i = 0; i < 2; ++i) columns[half][i] = column(p, col, half, i);
     const int whole = p.k / 8 * 8;
     if (slice == 0 && lane < kHalves * 2 && whole > 0)
-      ptx::prefetch_l2(column(p, col, lane / 2, lane % 2), min(whole, kAsked) * sizeof(T));
+      ptx::prefetch_l2(column(p, col, lane / 2, lane % 2), min(whole, kAhead * kStep) * sizeof(T));
     ptx::after_earlier_kernels();
 
     Sums sums = {};

@@ -31,7 +31,6 @@ struct SixteenRows {
   static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * 32 * sizeof(float) : 0;
   static constexpr int kAhead = 4;           // steps whose loads are in flight
   static constexpr int kStep = kAhead * 32;  // of K, that a slice takes at once
-  static constexpr int kAsked = 8192;        // of K, of each row of B, that are asked for
   static_assert(kRows == 8 || kRows == 16);
   static_assert(kWarps % kSlices == 0, "the slices of a column are in one CTA");
 
@@ -99,7 +98,7 @@ struct SixteenRows {
     for (int i = 0; i < 2; ++i) columns[i] = column(p, col, i, lane / 4);
     const int whole = p.k / 8 * 8;
     if (slice == 0 && lane < 16 && whole > 0)
-      ptx::prefetch_l2(column(p, col, lane / 8, lane % 8), min(whole, kAsked) * sizeof(T));
+      ptx::prefetch_l2(column(p, col, lane / 8, lane % 8), min(whole, kSlices * kStep) * sizeof(T));
     ptx::after_earlier_kernels();
     const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
                                          p.m,    p.n,        p.n * kHalves,  p.pairs_residual};

@@ -40,7 +40,7 @@ struct Producer {
     Unit unit;
     if (!K::next(p, work, rank, unit)) return;
 #pragma unroll 1
-    for (int k = unit.first; k < unit.first + min(unit.steps, 2 * K::kStages); ++k) {
+    for (int k = unit.first; k < unit.first + min(unit.steps, K::kStages / 2); ++k) {
       const int row = unit.tile_a * K::kM, at = k * K::kK;
       if constexpr (K::kTransposedA) {
 #pragma unroll

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -191,9 +191,9 @@ def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
     Least squares of the logarithms, one constant at a time; one that nothing measured depends on
     stays at its default.
     """
-    times = list(measured)
+    times = [_Measured(*each) for each in measured]
     best = Constants()
-    errors = [_error(each, best) for each in times]
+    errors = [each.error(best) for each in times]
     least = _off(best, errors)
     for step in _STEPS:
         improved = True
@@ -201,12 +201,8 @@ def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
             improved = False
             for name, factor in [(n, f) for n in _FITTED for f in (step, 1 / step)]:
                 trial = best.scaled(name, factor)
-                # Where a constant was not read, another value of it changes nothing.
-                new = [
-                    _error(each, trial) if name in old.read else old
-                    for each, old in zip(times, errors, strict=True)
-                ]
-                error = _off(trial, new)
+                new = _errors(times, trial, errors, name, least)
+                error = _off(trial, new) if new else least
                 if error < least - 1e-9:
                     best, errors, least, improved = trial, new, error, True
     return best
@@ -228,14 +224,47 @@ class _Error(NamedTuple):
     """The square of the logarithm that a time is off by, and the constants that it depends on."""
 
     square: float
-    read: set[str]
+    read: frozenset[str]
 
 
-def _error(measured: tuple[Candidate, Case, float], constants: Constants) -> _Error:
-    candidate, case, us = measured
-    reader = _Reader(constants)
-    time = time_of(candidate, case, cast(Constants, reader))
-    return _Error(math.log(time.us / us) ** 2, reader.read)
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """A candidate's time on the GPU, and what the model said under constants that it read."""
+
+    candidate: Candidate
+    case: Case
+    us: float
+    said: dict[frozenset[str], dict[tuple[float, ...], _Error]] = field(default_factory=dict)
+
+    def error(self, constants: Constants) -> _Error:
+        for names, errors in self.said.items():
+            found = errors.get(tuple(getattr(constants, name) for name in names))
+            if found is not None:
+                return found
+        reader = _Reader(constants)
+        time = time_of(self.candidate, self.case, cast(Constants, reader))
+        error = _Error(math.log(time.us / self.us) ** 2, frozenset(reader.read))
+        values = tuple(getattr(constants, name) for name in error.read)
+        return self.said.setdefault(error.read, {}).setdefault(values, error)
+
+
+def _errors(
+    times: Sequence[_Measured], trial: Constants, errors: list[_Error], name: str, least: float
+) -> list[_Error]:
+    """Return the errors under another value of `name` than that of `errors`; none if no better.
+
+    Where a constant was not read, nothing changes. The others are computed, the largest first,
+    until they are too much together.
+    """
+    total = _off(trial, (each for each in errors if name not in each.read))
+    changed = [i for i, each in enumerate(errors) if name in each.read]
+    new = errors.copy()
+    for i in sorted(changed, key=lambda i: -errors[i].square):
+        if total > least:
+            return []
+        new[i] = times[i].error(trial)
+        total += new[i].square
+    return new
 
 
 def _off(constants: Constants, errors: Iterable[_Error]) -> float:

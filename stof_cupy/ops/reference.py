@@ -129,7 +129,9 @@ def attention(
         out = np.einsum("bhqk,bhkd->bhqd", weights, np.where(np.isfinite(v), v, 0))
         for special in (np.inf, -np.inf, np.nan):  # these reach only the rows that see their key
             here = np.isnan(v) if np.isnan(special) else v == special
-            out[np.einsum("bhqk,bhkd->bhqd", seen.astype(float), here.astype(float)) > 0] += special
+            if here.any():
+                times = np.einsum("bhqk,bhkd->bhqd", seen.astype(float), here.astype(float))
+                out[times > 0] += special
         out = rounded(out / np.where(total == 0, 1, total))
         lse = highest + np.log(total)
     return (out, lse[..., 0]) if return_lse else out

@@ -68,7 +68,7 @@ _FLAGS = [
     "-fsanitize-undefined-trap-on-error",
     "-U_FORTIFY_SOURCE",
 ]
-_ONCE = ["-c", "-O2"]
+_ONCE = ["-c", "-O3"]
 """More of them for what is compiled once."""
 
 

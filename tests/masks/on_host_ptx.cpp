@@ -29,6 +29,9 @@ using Registers = std::array<unsigned, 6>;
 struct Exchange {
   Barrier barrier{32};
   std::array<Registers, 32> given[2];
+  // What the last product is of, as numbers: 16 and 8 times 16 that are summed over.
+  double left[16][16], right[8][16];
+  unsigned multiplied = 0;  // the round of it
 };
 static thread_local std::vector<Exchange> exchanges;
 static thread_local std::vector<bool> waited;  // whether a thread has, for the kernels before
@@ -136,16 +139,25 @@ void matrices(u32 (&r)[4], u32 address, bool transposed) {
 template <typename T>
 void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   const auto& lanes = host::exchange({a[0], a[1], a[2], a[3], b0, b1});
-  if (threadIdx.x % 32 == 0) ++host::multiplied;
+  host::Exchange& with = host::exchanges[threadIdx.x / 32];
+  if (with.multiplied != with.barrier.round) {  // the first of the warp; for all of them
+    with.multiplied = with.barrier.round;
+    ++host::multiplied;
+    for (int n = 0; n < 8; ++n)
+      for (int k = 0; k < 16; ++k) {
+        const int shift = k % 2 * 16;
+        const auto& lane = lanes[n * 4 + k % 8 / 2];
+        with.left[n][k] = host::number<T>(lane[k / 8 * 2] >> shift);
+        with.left[n + 8][k] = host::number<T>(lane[k / 8 * 2 + 1] >> shift);
+        with.right[n][k] = host::number<T>(lane[4 + k / 8] >> shift);
+      }
+  }
   const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
   for (int e = 0; e < 4; ++e) {
+    const auto& x = with.left[g + e / 2 * 8];
+    const auto& y = with.right[2 * q + e % 2];
     double sum = 0;
-    for (int k = 0; k < 16; ++k) {
-      const int shift = k % 2 * 16, lane = k % 8 / 2;
-      const u32 x = lanes[g * 4 + lane][k / 8 * 2 + e / 2] >> shift;
-      const u32 y = lanes[(2 * q + e % 2) * 4 + lane][4 + k / 8] >> shift;
-      sum += static_cast<double>(host::number<T>(x)) * host::number<T>(y);
-    }
+    for (int k = 0; k < 16; ++k) sum += x[k] * y[k];
     d[e] += sum;
   }
 }

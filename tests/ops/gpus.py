@@ -26,6 +26,7 @@ H200 = replace(  # the same chip with other memory
     memory_bytes=150109880320,
     memory_clock_khz=3201000,
     memory_bus_bits=6016,
+    clusters=(132, 66, 39, 30, 22, 17, 15, 15),
 )
 RTX_4090 = DeviceFacts(
     *("NVIDIA GeForce RTX 4090", "89", (8, 9), 128, 101376, 102400, 72 << 20, 2520000, 24 << 30),

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "on_host_cta.hpp"
 
@@ -49,16 +50,21 @@ void written(unsigned address, unsigned bytes) {
 }
 
 void fence() {
-  for (const auto& [address, bytes] : unfenced[threadIdx.x])
+  const unsigned me = threadIdx.x;
+  for (const auto& [address, bytes] : unfenced[me]) {
+    unsigned short* const by = writers(address);
     for (unsigned i = 0; i < bytes; ++i)
-      if (writers(address)[i] == threadIdx.x + 1) writers(address)[i] = 0;
-  unfenced[threadIdx.x].clear();
+      if (by[i] == me + 1) by[i] = 0;
+  }
+  unfenced[me].clear();
 }
 
 // Where a copy or a product reads or writes.
 static bool all_fenced;
 static char* fenced(unsigned address, unsigned bytes) {
-  for (unsigned i = 0; i < bytes; ++i) all_fenced = all_fenced && writers(address)[i] == 0;
+  const unsigned short* const by = writers(address);
+  for (unsigned i = 0; i < bytes; ++i)
+    if (by[i]) all_fenced = false;
   return at(address);
 }
 
@@ -113,17 +119,18 @@ static void walk(const Map& map, const int (&corner)[4], Visit visit) {
   assert(map.element == 2);
   unsigned count = 1;
   for (const unsigned side : map.box) count *= side;
+  unsigned in_box[4] = {};
   for (unsigned place = 0; place < count; ++place) {
-    unsigned rest = place;
     long long c[4];
     bool inside = true;
-    for (int i = 0; i < 4; rest /= map.box[i], ++i) {
-      c[i] = corner[i] + static_cast<long long>(rest % map.box[i]);
+    for (int i = 0; i < 4; ++i) {
+      c[i] = corner[i] + static_cast<long long>(in_box[i]);
       inside = inside && c[i] >= 0 && c[i] < map.dims[i];
     }
     char* element = map.data + 2 * c[0];
     for (int i = 0; i < 3; ++i) element += c[i + 1] * map.strides[i];
     visit(2 * place, inside ? element : nullptr);
+    for (int i = 0; i < 4 && ++in_box[i] == map.box[i]; ++i) in_box[i] = 0;
   }
 }
 
@@ -149,7 +156,11 @@ struct Late {
     groups.pop_front();
   }
 };
-static std::vector<Late> products(4096), stores(4096);
+static std::vector<Late> products, stores;  // of the threads of a cluster
+
+// Operands of the products that threads of a warpgroup do one after another, as numbers: all of
+// them read the same, and nobody writes meanwhile. By descriptor, order and size.
+static std::map<std::tuple<unsigned long long, bool, int>, std::vector<float>> operands;
 
 // A group of products is done for all threads of a warpgroup, or for none: the hardware lets no
 // warp run ahead so far that its leader could release operands which others have yet to read.
@@ -161,6 +172,7 @@ void wait_for_products(unsigned pending) {
     for (unsigned i = first; i < first + 128; ++i)
       while (products[i].committed <= group) wait_for_change(products[i].committed);
     if (products[me].done() > group) continue;  // somebody else has done it meanwhile
+    operands.clear();
     for (unsigned i = first; i < first + 128; ++i) {
       threadIdx.x = i;
       products[i].do_one();
@@ -191,8 +203,8 @@ static void reset() {
   named.clear();
   mbarriers.clear();
   copies.clear();
-  for (Late& each : products) each = Late();
-  for (Late& each : stores) each = Late();
+  products.assign(cta_threads * cta_count, Late());
+  stores.assign(cta_threads * cta_count, Late());
   for (auto& each : unfenced) each.clear();
   std::fill(writer.begin(), writer.end(), 0);
 }
@@ -222,12 +234,12 @@ void wait_for_stores(unsigned pending) {
   while (mine.groups.size() > pending) mine.do_one();
 }
 
-// The element that sum i of this thread is: its row of 64, and its column.
+// The row of 64 that sum i of this thread is of; its column is i / 4 * 8 + threadIdx.x % 4 * 2 +
+// i % 2.
 static int row(int i) {
   const int thread = threadIdx.x % 128;
   return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
 }
-static int col(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
 
 template <typename T>
 static float element(unsigned address) {
@@ -236,52 +248,74 @@ static float element(unsigned address) {
   return number<T>(bits);
 }
 
+// Where row or column n of `size` is among them: those of a thread are next to each other.
+static int place(int n, int size) { return n % 8 / 2 * (size / 4) + n / 8 * 2 + n % 2; }
+
+// The 16 by `size` numbers of an operand.
+template <typename T>
+static const float* operand(unsigned long long descriptor, bool n_major, int size) {
+  std::vector<float>& numbers = operands[{descriptor, n_major, size}];
+  if (numbers.empty()) {
+    numbers.resize(16 * size);
+    const Operand from(descriptor);
+    for (int k = 0; k < 16; ++k)
+      for (int n = 0; n < size; ++n)
+        numbers[k * size + place(n, size)] =
+            element<T>(n_major ? from.n_major(k, n) : from.k_major(n, k));
+  }
+  return numbers.data();
+}
+
+// Adds the products of two rows of the left and a thread's columns of the right to its sums. Of
+// numbers alone, where to look for undefined behaviour takes ten times as long.
+__attribute__((no_sanitize("undefined"))) static void add_products(float* to, int count,
+                                                                   const float (&x)[2][16],
+                                                                   const float* right) {
+  const int each = count / 2;
+  float sums[2][64];
+  for (int c = 0; c < each; ++c)
+    for (int r = 0; r < 2; ++r) sums[r][c] = to[c / 2 * 4 + c % 2 + 2 * r];
+  for (int k = 0; k < 16; ++k, right += 2 * count)
+    for (int r = 0; r < 2; ++r)
+      for (int c = 0; c < each; ++c) sums[r][c] += x[r][k] * right[c];
+  for (int c = 0; c < each; ++c)
+    for (int r = 0; r < 2; ++r) to[c / 2 * 4 + c % 2 + 2 * r] = sums[r][c];
+}
+
 template <typename T>
 void multiply(float* to, int count, unsigned long long a, unsigned long long b, bool transposed_a,
               bool transposed_b, bool accumulate) {
+  assert(count <= 128 && count % 4 == 0);
   products[threadIdx.x].open.push_back([=] {
-    const Operand left(a), right(b);
-    float x[2][16], y[16];
+    const float* const left = operand<T>(a, transposed_a, 64);
+    const float* const right = operand<T>(b, transposed_b, 2 * count);
+    float x[2][16];
     for (int r = 0; r < 2; ++r)
-      for (int k = 0; k < 16; ++k)
-        x[r][k] =
-            element<T>(transposed_a ? left.n_major(k, row(2 * r)) : left.k_major(row(2 * r), k));
-    for (int c = 0; c < count / 2; ++c) {  // of this thread's columns
-      const int i = c / 2 * 4 + c % 2;
-      for (int k = 0; k < 16; ++k)
-        y[k] = element<T>(transposed_b ? right.n_major(k, col(i)) : right.k_major(col(i), k));
-      for (int r = 0; r < 2; ++r) {
-        float sum = accumulate ? to[i + 2 * r] : 0.f;
-        for (int k = 0; k < 16; ++k) sum += x[r][k] * y[k];
-        to[i + 2 * r] = sum;
-      }
-    }
+      for (int k = 0; k < 16; ++k) x[r][k] = left[k * 64 + place(row(2 * r), 64)];
+    if (!accumulate) std::fill_n(to, count, 0.f);
+    add_products(to, count, x, right + threadIdx.x % 4 * count / 2);
   });
 }
 
 template <typename T>
 void multiply(float* to, int count, const unsigned* a, unsigned long long b) {
+  assert(count <= 128 && count % 4 == 0);
   // Lane 4g + q holds columns 2q, 2q + 1 (a[0], a[1]) and 2q + 8, 2q + 9 (a[2], a[3]) of rows g
   // and g + 8, in turn.
   static std::vector<std::array<unsigned, 4>> fragments(4096);
   std::copy(a, a + 4, fragments[threadIdx.x].begin());
   meet_warp();
-  std::array<std::array<float, 16>, 2> x;
-  const int first = threadIdx.x / 4 * 4;
-  for (int i = 0; i < 4; ++i)
-    for (int q = 0; q < 4; ++q)
-      for (int e = 0; e < 2; ++e)
-        x[i % 2][i / 2 * 8 + 2 * q + e] = number<T>(fragments[first + q][i] >> 16 * e);
+  std::array<std::array<unsigned, 4>, 4> of_rows;
+  std::copy_n(fragments.begin() + threadIdx.x / 4 * 4, 4, of_rows.begin());
   meet_warp();
   products[threadIdx.x].open.push_back([=] {
-    const Operand right(b);
-    float y[16];
-    for (int c = 0; c < count / 2; ++c) {
-      const int i = c / 2 * 4 + c % 2;
-      for (int k = 0; k < 16; ++k) y[k] = element<T>(right.n_major(k, col(i)));
-      for (int r = 0; r < 2; ++r)
-        for (int k = 0; k < 16; ++k) to[i + 2 * r] += x[r][k] * y[k];
-    }
+    float x[2][16];
+    for (int i = 0; i < 4; ++i)
+      for (int q = 0; q < 4; ++q)
+        for (int e = 0; e < 2; ++e)
+          x[i % 2][i / 2 * 8 + 2 * q + e] = number<T>(of_rows[q][i] >> 16 * e);
+    const float* const right = operand<T>(b, true, 2 * count);
+    add_products(to, count, x, right + threadIdx.x % 4 * count / 2);
   });
 }
 
