@@ -1,7 +1,8 @@
 // LayerNorm or RMSNorm over the last axis, of one array or of the sum of two, which can be written
-// as well. Statistics in fp32; variance is the mean squared distance from the mean. A row is that
-// of 1, 2, 4 or 8 warps, which keep 32 elements a thread in registers: what lies beyond is read
-// again.
+// as well; or if kTold only what a product needs of its rows to be normalised afterwards
+// (epilogue/normed.cuh). Statistics in fp32; variance is the mean squared distance from the mean. A
+// row is that of 1, 2, 4 or 8 warps, which keep 32 elements a thread in registers: what lies beyond
+// is read again.
 #pragma once
 
 #include "types.cuh"
@@ -10,7 +11,7 @@
 
 namespace stof {
 
-template <typename T, bool kCentred>
+template <typename T, bool kCentred, bool kTold = false>
 struct Norm {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
@@ -24,7 +25,7 @@ struct Norm {
     const T* weight;
     const T* bias;  // read if centred
     T* sum;
-    T* out;
+    void* out;  // of T; if kTold (rows, 2) floats: the mean, and the inverse of the deviation
     i64 x_row, residual_row, sum_row, out_row;  // strides in elements
     i64 rows;
     int cols;
@@ -152,7 +153,7 @@ struct Norm {
         result.x[i] = (v.x[i] - mean) * scale * weight.x[i];
         if constexpr (kCentred) result.x[i] += bias.x[i];
       }
-      store(p.out + row * p.out_row, c, result);
+      store(static_cast<T*>(p.out) + row * p.out_row, c, result);
     }
 
     __device__ __forceinline__ void run() const {
@@ -173,6 +174,14 @@ struct Norm {
       for (int j = 0; j < kKept; ++j) square += squares(kept[j], first + j * step, mean);
       for (int c = beyond; c < cols; c += step) square += squares(input(c), c, mean);
       const float scale = rsqrtf(mean_of(square, partial + kWarps) + p.eps);
+      if constexpr (kTold) {
+        if (first == 0 && row < p.rows) {
+          float* const told = static_cast<float*>(p.out) + 2 * row;
+          told[0] = mean;
+          told[1] = scale;
+        }
+        return;
+      }
 
       // A load that comes after a store waits for its turn: those of two pieces go first.
 #pragma unroll

@@ -1,8 +1,7 @@
 // C = epilogue(A B^T) of at most four rows of A, which is what a decoder multiplies for a token:
 // the time is that of reading B once. B's rows lie along K, and a warp takes two of them, or of a
 // gated product four: 16 bytes a lane and load, several loads in flight. Few columns are few warps,
-// so K may be cut into slices, one a warp of the same CTA. The first of B are asked for while
-// earlier kernels end.
+// so K may be cut into slices, one a warp of the same CTA.
 //
 // With kNormed rows of A are divided by their root mean square and multiplied by a weight first:
 // what divides a row is a factor of its sums, so that nothing is read twice.
@@ -11,8 +10,6 @@
 #pragma once
 
 #include "epilogue/stages.cuh"
-#include "ptx/grid.cuh"
-#include "ptx/prefetch.cuh"
 #include "types.cuh"
 #include "vector.cuh"
 #include "warp.cuh"
@@ -83,11 +80,6 @@ struct FewRows {
     }
   }
 
-  // A row of B, or the last.
-  __device__ static __forceinline__ const T* column(const Params& p, int col, int half, int i) {
-    return p.b + (min(col + i, p.n - 1) + static_cast<i64>(half) * p.n) * p.b_row;
-  }
-
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int slice = warp % kSlices;
@@ -101,13 +93,11 @@ struct FewRows {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) columns[half][i] = column(p, col, half, i);
-    const int whole = p.k / 8 * 8;
-    if (slice == 0 && lane < kHalves * 2 && whole > 0)
-      ptx::prefetch_l2(column(p, col, lane / 2, lane % 2), min(whole, kAhead * kStep) * sizeof(T));
-    ptx::after_earlier_kernels();
+      for (int i = 0; i < 2; ++i)
+        columns[half][i] = p.b + (min(col + i, p.n - 1) + static_cast<i64>(half) * p.n) * p.b_row;
 
     Sums sums = {};
+    const int whole = p.k / 8 * 8;
     const int first = (slice * 32 + lane) * 8;
     for (i64 at = first; at < whole; at += kAhead * kStep) {
       uint4 raw[kAhead][kHalves][2] = {};

@@ -4,7 +4,6 @@
 // A warp has 16 columns of B and multiplies on mma.sync straight from global memory: a lane loads
 // 16 bytes of a row, eight of K, which are two products' share of its fragments if both operands
 // number K the same way. Several loads are in flight; K is cut into slices, one a warp of the CTA.
-// The first of B are asked for while earlier kernels end.
 //
 // Sums are in fp32, in an order that depends on nothing but kSlices.
 #pragma once
@@ -12,9 +11,7 @@
 #include "epilogue/ahead.cuh"
 #include "epilogue/stages.cuh"
 #include "ptx/convert.cuh"
-#include "ptx/grid.cuh"
 #include "ptx/mma.cuh"
-#include "ptx/prefetch.cuh"
 #include "types.cuh"
 
 namespace stof::gemm {
@@ -76,12 +73,6 @@ struct SixteenRows {
     return {word[0], word[1], word[2], word[3]};
   }
 
-  // A row of B: of a warp's tile that has the columns of the output from `col` on, or of the last.
-  __device__ static __forceinline__ const T* column(const Params& p, int col, int tile, int row) {
-    const i64 of_output = min(col + tile % kTiles * 8 + row, p.n - 1);
-    return p.b + (of_output + static_cast<i64>(tile / kTiles) * p.n) * p.b_row;
-  }
-
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int slice = warp % kSlices;
@@ -95,11 +86,10 @@ struct SixteenRows {
     for (int i = 0; i < kBlocks; ++i)
       rows[i] = p.a + static_cast<i64>(min(8 * i + lane / 4, p.m - 1)) * p.a_row;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) columns[i] = column(p, col, i, lane / 4);
-    const int whole = p.k / 8 * 8;
-    if (slice == 0 && lane < 16 && whole > 0)
-      ptx::prefetch_l2(column(p, col, lane / 8, lane % 8), min(whole, kSlices * kStep) * sizeof(T));
-    ptx::after_earlier_kernels();
+    for (int i = 0; i < 2; ++i) {
+      const i64 row = min(col + i % kTiles * 8 + lane / 4, p.n - 1);
+      columns[i] = p.b + (row + static_cast<i64>(i / kTiles) * p.n) * p.b_row;
+    }
     const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
                                          p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
     epilogue::Columns<Epilogue, T, kTiles> ahead;
@@ -107,6 +97,7 @@ struct SixteenRows {
                [&](int i) { return col + 8 * i + lane % 4 * 2; });
 
     float sums[2][4] = {};
+    const int whole = p.k / 8 * 8;
     for (int from = slice * kStep; from < whole; from += kSlices * kStep) {
       Loaded loaded[kAhead];
 #pragma unroll

@@ -30,7 +30,6 @@ from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rotar
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_pair import PAIR_TILES, gemm_pair
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
-from stof_cupy.jit.gemm_statistics import row_statistics
 from stof_cupy.jit.mask_kernels import (
     MASK_BUILDS,
     SCORES,
@@ -52,6 +51,7 @@ __all__ = [
     "head_dim_class",
     "layer_norm",
     "rms_norm",
+    "row_statistics",
 ]
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16"}
@@ -166,12 +166,13 @@ def gemm_sm80(
 
 
 @cache
-def _norm(name: str, dtype: str, *, centred: bool) -> KernelSpec:
+def _norm(name: str, dtype: str, *, centred: bool, told: bool = False) -> KernelSpec:
     t = _SHORT[dtype]
+    flags = f"{str(centred).lower()}{', true' * told}"
     return KernelSpec(
         name=f"{name}_{t}",
         header="norm.cuh",
-        type=f"stof::Norm<stof::{t}, {str(centred).lower()}>",
+        type=f"stof::Norm<stof::{t}, {flags}>",
         params=(
             *((name, "u8") for name in ("x", "residual", "weight", "bias", "sum", "out")),
             *((name, "i8") for name in ("x_row", "residual_row", "sum_row", "out_row", "rows")),
@@ -191,6 +192,11 @@ def layer_norm(dtype: str) -> KernelSpec:
 def rms_norm(dtype: str) -> KernelSpec:
     """Return RMSNorm over the last axis, of one array or of the sum of two."""
     return _norm("rms_norm", dtype, centred=False)
+
+
+def row_statistics(dtype: str, *, centred: bool = True) -> KernelSpec:
+    """Return mean and inverse deviation of rows: what LayerNorm, or else RMSNorm, finds out."""
+    return _norm(f"row_statistics{'' if centred else '_rms'}", dtype, centred=centred, told=True)
 
 
 @cache

@@ -61,7 +61,6 @@ def gemm_few_rows(
         ),
         threads=128,
         smem_bytes=4 * sums * 4 if slices > 1 else 0,
-        waits=True,
     )
 
 
@@ -83,7 +82,6 @@ def gemm_sixteen_rows(
         ),
         threads=warps * 32,
         smem_bytes=warps * (rows // 2) * 32 * 4 if slices > 1 else 0,
-        waits=True,
     )
 
 

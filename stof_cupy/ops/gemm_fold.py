@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
-from stof_cupy.jit import gemm_statistics
+from stof_cupy.jit import catalogue, gemm_statistics
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import (
     Array,
-    aligned,
     backend,
     check_dtype,
     check_eps,
@@ -30,6 +29,7 @@ from stof_cupy.ops._arrays import (
 )
 from stof_cupy.ops.epilogue import SLAB
 from stof_cupy.ops.gemm_args import as_rows
+from stof_cupy.ops.norm_rows import arguments
 
 __all__ = ["Folded", "fold_norm", "merged_statistics", "row_statistics"]
 
@@ -135,10 +135,9 @@ def row_statistics(
         squares = np.square(wide - mean[:, None]).mean(axis=1)
         return _stored(mean, squares, eps, out)
     rows = as_rows(unit_last(x))
-    step = rows.strides[0] // rows.itemsize
-    fields = {"x": pointer(rows), "x_row": step, "wide": aligned(rows, 16, step)}
-    fields |= {"cols": rows.shape[1], "centred": centred, "eps": eps}
-    return _launch(gemm_statistics.row_statistics(device_dtype("x", x)), rows, out, fields)
+    blocks, fields = arguments(rows, None, None, None, eps=eps)
+    spec = catalogue.row_statistics(device_dtype("x", x), centred=centred)
+    return _launch(spec, blocks, rows, out, fields)
 
 
 def merged_statistics(
@@ -173,8 +172,10 @@ def merged_statistics(
         mean = (means * sizes).sum(axis=1) / columns if centred else np.zeros(len(parts))
         squares = (squares + np.square(means - mean[:, None]) * sizes).sum(axis=1)
         return _stored(mean, squares / columns, eps, out)
-    fields = {"parts": pointer(parts), "cols": columns, "centred": centred, "eps": eps}
-    return _launch(gemm_statistics.merged_statistics(), parts, out, fields)
+    spec = gemm_statistics.merged_statistics()
+    fields: dict[str, Any] = {"parts": pointer(parts), "rows": len(parts), "cols": columns}
+    fields |= {"centred": centred, "eps": eps}
+    return _launch(spec, -(-len(parts) // (spec.threads // 32)), parts, out, fields)
 
 
 def _check(eps: float, out: Array | None, rows: int) -> None:
@@ -194,8 +195,10 @@ def _stored(mean: Any, variance: Any, eps: float, out: Array | None) -> Array:
     return out
 
 
-def _launch(spec: KernelSpec, x: Array, out: Array | None, fields: dict[str, Any]) -> Array:
-    """Run a kernel on the device of `x` and CuPy's current stream, one warp for each row of it."""
+def _launch(
+    spec: KernelSpec, blocks: int, x: Array, out: Array | None, fields: dict[str, Any]
+) -> Array:
+    """Run a kernel on the device of `x` and CuPy's current stream, for each row of it."""
     import cupy
 
     from stof_cupy.jit.launch import kernel
@@ -204,6 +207,5 @@ def _launch(spec: KernelSpec, x: Array, out: Array | None, fields: dict[str, Any
         run = kernel(spec, x.device.id)
         if out is None:
             out = cupy.empty((len(x), 2), np.float32)
-        params = run.pack(**fields, out=pointer(out), rows=len(x))
-        run((-(-len(x) // (spec.threads // 32)),), params)
+        run((blocks,), run.pack(**fields | {"out": pointer(out)}))
     return out

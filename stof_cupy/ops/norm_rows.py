@@ -94,9 +94,9 @@ def launch(
 
 def arguments(
     rows: Array,
-    weight: Array,
+    weight: Array | None,
     bias: Array | None,
-    to: Array,
+    to: Array | None,
     *,
     eps: float,
     residual: Array | None = None,

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
-from stof_cupy.jit import gemm_statistics
+from stof_cupy.jit import catalogue, gemm_statistics
 from stof_cupy.ops import reference
 from stof_cupy.ops.epilogue import Epilogue, Normed
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_fold import fold_norm, merged_statistics, row_statistics
+from stof_cupy.ops.norm_rows import arguments
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
 
@@ -78,17 +79,18 @@ def test_statistics_that_a_product_told() -> None:
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_code_of_both_kernels(centred: bool) -> None:
-    for rows, cols, pitch in ((1, 1, 8), (5, 64, 64), (9, 300, 304), (6, 777, 800)):
+    sizes = ((1, 1, 8), (5, 64, 64), (9, 300, 304), (6, 777, 800), (7, 2048, 2048), (3, 8200, 8200))
+    for rows, cols, pitch in sizes:
         g = rng(cols)
         x = poison((rows, pitch), random_array(g, (1,), "bfloat16").dtype)[:, :cols]
         x[...] = random_array(g, (rows, cols), "bfloat16") + np.asarray(3, x.dtype)
         want = row_statistics(x, eps=1e-5, centred=centred)
-        out = poison((rows, 2), np.float32)
-        spec = gemm_statistics.row_statistics("bfloat16")
-        fields: dict[str, Any] = {"x": x.ctypes.data, "out": out.ctypes.data, "x_row": pitch}
-        fields |= {"rows": rows, "cols": cols, "wide": 1, "centred": centred, "eps": 1e-5}
-        on_host.launch(spec, (-(-rows // 4), 1), **fields)
-        np.testing.assert_allclose(out, want, rtol=1e-5)
+        out = poison((rows + 1, 2), np.float32)
+        blocks, fields = arguments(x, None, None, None, eps=1e-5)
+        spec = catalogue.row_statistics("bfloat16", centred=centred)
+        on_host.launch(spec, (blocks, 1), **fields | {"out": out.ctypes.data})
+        np.testing.assert_allclose(out[:rows], want, rtol=1e-5)
+        assert np.isnan(out[rows:]).all()
         slabs = -(-cols // 64)
         parts = np.empty((rows, slabs, 2), np.float32)
         for i in range(slabs):
