@@ -2,8 +2,9 @@
 
 A tile's step along K takes as long as the busiest of tensor cores, shared memory and L2; a tile has
 an epilogue, which ping-pong hides; tiles come in waves; and nothing is faster than the bytes that
-have to move. Rates come from the driver and from data sheets; the rest is one table, `Constants`,
-estimates that no measurement has been fitted to yet.
+have to move. Rates come from the driver and from data sheets; the rest is one table, `Constants`. Of
+these the tensor cores', the L2's and the epilogue's were fitted to which way was the fastest of
+those timed on an H200 (benchmarks/gemm_regret.py, notes/gemm.md).
 """
 
 from __future__ import annotations
@@ -49,13 +50,12 @@ Choice = Plan | gemm_sm80.Config
 
 ALL_OF_HOPPER = True
 """Whether products in pieces, swapped ones, those of five to sixteen rows, those that normalise
-their rows and two in one kernel are chosen: emulation says that they are right, and no GPU has
-timed them yet."""
+their rows and two in one kernel are chosen."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not read from the driver; estimates for GPUs that were never measured.
+    """What the model does not read from the driver.
 
     Attributes
     ----------
@@ -82,16 +82,16 @@ class Constants:
     launch_us: float = 3.0
     cluster_us: float = 0.8
     clock: float = 0.85
-    tensor: float = 0.91
+    tensor: float = 0.85
     smem_bytes: float = 123.0
-    l2_bytes: float = 48.0
+    l2_bytes: float = 62.0
     dram: float = 0.9
     beside: float = 0.1
     start_clk: float = 1200.0
-    plain: float = 6.0
+    plain: float = 10.0
     bias: float = 1.5
     gelu: float = 16.0
-    silu: float = 8.0
+    silu: float = 10.0
     other: float = 3.0
 
 
@@ -225,7 +225,7 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     busy = steps * terms[bound]
     tail = config.m * config.n / 128 * epilogue_clk(p.epilogue, c)
     if config.swapped:
-        tail *= 2
+        tail *= 6  # through shared memory as floats, transposed
     pieces = plan.pieces(p)
     if config.joined > 1:
         sent = config.m * config.n * 4 * (1 - 1 / pieces)
