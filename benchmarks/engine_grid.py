@@ -34,7 +34,6 @@ import numpy as np
 from engine_stacks import ANCHORS, GRID, Cell
 from engine_table import results, row, table
 
-from stof_cupy.ops import gemm_model
 from stof_cupy.runtime import Options, Program
 
 WAYS = ("ours", "eager", "compiled", "flex")
@@ -57,9 +56,6 @@ def main() -> None:
     )
     parser.add_argument("--commit", default="", help="what is measured, for the file")
     parser.add_argument("--device", default="cuda", help="cpu: to try this program, not to measure")
-    parser.add_argument(
-        "--hopper", action="store_true", help="with kernels that are not chosen by themselves yet"
-    )
     parser.add_argument("--fold", action="store_true", help="norms folded where that should pay")
     parser.add_argument("--profile", action="store_true", help="show our kernels, GPU only")
     parser.add_argument("--table", action="store_true", help="show the file")
@@ -76,10 +72,9 @@ def main() -> None:
         there = (line["machine"].get("gpu", "") for line in results(args.out).values())
         cards.refuse_others(args.out, there, gpu)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
-    gemm_model.ALL_OF_HOPPER |= args.hopper
     began = time.perf_counter()
     options = Options(tune=args.tune, fold_norms=None if args.fold else False)
-    how = {"hopper": args.hopper, "fold": args.fold, "commit": args.commit}
+    how = {"fold": args.fold, "commit": args.commit}
     profiled = args.profile and args.device == "cuda"
     for cell in cells:
         if time.perf_counter() - began > args.budget:

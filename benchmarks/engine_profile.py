@@ -1,7 +1,7 @@
 """Where a layer stack's time goes, kernel by kernel, and where the models say that it should go.
 
     python benchmarks/engine_profile.py                                   predicted, without a GPU
-    python benchmarks/engine_profile.py --cells gpt2:16x2048:full --hopper
+    python benchmarks/engine_profile.py --cells gpt2:16x2048:full
     python benchmarks/engine_grid.py --out results.jsonl --cells anchors --ways ours,eager --profile
 
 Kernels of a recorded run are watched by ``torch.profiler``. The next kernel is launched before the
@@ -205,11 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", nargs="+", default=[*map(str, ANCHORS)])
     parser.add_argument("--fold", action="store_true", help="norms folded into products")
-    parser.add_argument(
-        "--hopper", action="store_true", help="with kernels that are not chosen by themselves yet"
-    )
     args = parser.parse_args()
-    gemm_model.ALL_OF_HOPPER |= args.hopper
     for cell in map(Cell.parse, args.cells):
         graph, mask = layers(cell, args.fold)
         every = predicted(graph, cell, mask)

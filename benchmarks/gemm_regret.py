@@ -22,7 +22,7 @@ import numpy as np
 from gemm_cells import problem_of
 
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.ops import gemm_model, gemm_ways
+from stof_cupy.ops import gemm_ways
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice, name_of
 from stof_cupy.ops.gemm_model import Constants
@@ -114,7 +114,6 @@ def main() -> None:
     parser.add_argument("--improve", nargs="?", type=float, const=0.5)
     parser.add_argument("--worst", type=int, default=12)
     args = parser.parse_args()
-    gemm_model.ALL_OF_HOPPER = True  # of what was timed, whether or not it is chosen today
     cells, facts = read(args.files)
     report(cells, facts, Constants(), args.worst)
     if args.improve is not None:

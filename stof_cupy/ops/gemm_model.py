@@ -2,8 +2,8 @@
 
 A tile's step along K takes as long as the busiest of tensor cores, shared memory and L2; a tile has
 an epilogue, which ping-pong hides; tiles come in waves; and nothing is faster than the bytes that
-have to move. Rates come from the driver and from data sheets; the rest is one table, `Constants`. Of
-these the tensor cores', the L2's and the epilogue's were fitted to which way was the fastest of
+have to move. Rates come from the driver and from data sheets; the rest is one table, `Constants`.
+Of these the tensor cores', the L2's and the epilogue's were fitted to which way was the fastest of
 those timed on an H200 (benchmarks/gemm_regret.py, notes/gemm.md).
 """
 
@@ -46,11 +46,6 @@ SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 Choice = Plan | gemm_sm80.Config
 """What the chooser chooses among."""
-
-
-ALL_OF_HOPPER = True
-"""Whether products in pieces, swapped ones, those of five to sixteen rows, those that normalise
-their rows and two in one kernel are chosen."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +117,6 @@ def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> It
     if facts.arch != "90a":
         return
     for config in GEMM_SM90_CONFIGS:
-        if (config.split or config.swapped or config.joined > 1) and not ALL_OF_HOPPER:
-            continue
         for splits in (1, *SPLITS) if config.split else (config.joined,):
             plan = Plan(config, splits)
             if config.split and splits == 1 and not config.swapped:
@@ -186,7 +179,7 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
 
 def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Iterator[Plan]:
     """Yield every way to compute a product and normalise its rows in one kernel."""
-    if facts.arch != "90a" or not ALL_OF_HOPPER:
+    if facts.arch != "90a":
         return
     for n, turns in product((64, 128, 192, 256), (False, True)):
         plan = Plan(Sm90Gemm(128, n, pingpong=turns, across=-(-problem.n // n)))

@@ -48,10 +48,10 @@ def _of_few(
 ) -> Iterator[gemm_few_rows.Config]:
     if found != Layout():
         return
-    each = [gemm_few_rows.of_few(problem, facts.sm_count)]
-    if gemm_model.ALL_OF_HOPPER:
-        each.append(gemm_few_rows.of_sixteen(problem, facts.sm_count))
-    yield from (config for config in each if config is not None)
+    for of in (gemm_few_rows.of_few, gemm_few_rows.of_sixteen):
+        config = of(problem, facts.sm_count)
+        if config is not None:
+            yield config
 
 
 def predict(choice: Choice, p: Problem, facts: DeviceFacts, c: Constants) -> float:

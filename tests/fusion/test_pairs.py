@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,12 +60,9 @@ def test_what_is_a_pair() -> None:
     assert not pairs.is_pair([first, g.gemm(first, constant(g, "v", 8, 4))])
 
 
-def test_settings_are_the_tiles_that_fit_best_first(hopper: Callable[[bool], None]) -> None:
-    hopper(False)
+def test_settings_are_the_tiles_that_fit_best_first() -> None:
     nodes = left_of(mlp())
     assert pairs.settings(nodes, SIZES, NUMPY) == ((),)
-    assert pairs.settings(nodes, SIZES, MACHINE) == ((),)
-    hopper(True)
     found = pairs.settings(nodes, SIZES, MACHINE)
     times = [pairs.predicted(nodes, SIZES, 2, MACHINE, each) for each in found]
     assert len(found) == len(PAIR_TILES) and times == sorted(times)
@@ -121,16 +117,11 @@ class _OfDevice(np.ndarray):
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_search_by_analysis_takes_it_where_it_is_expected_to_be_faster(
-    gated: bool, hopper: Callable[[bool], None]
-) -> None:
+def test_a_search_by_analysis_takes_it_where_it_is_expected_to_be_faster(gated: bool) -> None:
     def runs_as_one(graph: Graph, batch: int = 8) -> bool:
         site = Site("cuda", "bfloat16", None, MACHINE, {**SIZES, "batch": batch})
         fused = tune(graph, site, "fast").lowered.fused
         return any([node.op for node in each.nodes] == ["gemm", "gemm"] for each in fused)
 
-    hopper(False)
-    assert not runs_as_one(mlp(gated=gated))
-    hopper(True)
     assert runs_as_one(mlp(gated=gated))
     assert not runs_as_one(mlp(1024, gated=gated), batch=256)

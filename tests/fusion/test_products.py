@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +57,6 @@ def layer() -> Graph:
         x = g.add(g.gemm(h, down), y)
     g.output("y", x)
     return structured(g)
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["some", "all of Hopper"])
-def every(request: pytest.FixtureRequest, hopper: Callable[[bool], None]) -> bool:
-    hopper(request.param)
-    return bool(request.param)
 
 
 def test_without_a_gpu_there_is_nothing_to_set() -> None:
@@ -199,11 +192,14 @@ def test_a_product_that_turns_is_set_like_others_or_left_to_be_two_kernels() -> 
     plain = products.predicted([product(3072, 2048)], SIZES, MACHINE, ())
     assert plain is not None and times[0] > plain
     names = [each.name for each in lengths.kernels([node], SIZES, "bfloat16", H100)]
-    assert names[0] == "rotary_bf16" and all("_turned64" in name for name in names[1:])
+    assert names[0] == "rotary_bf16"
+    # Tiles of 144 columns hold no whole heads: at some lengths they are worth a second kernel.
+    assert all("_turned64" in name or "128x144" in name for name in names[1:])
+    assert sum("_turned64" in name for name in names) > 2
     # Heads of 128 leave a few rows too few tiles: there the product is a plain one.
-    wide = g.constant("wide", np.zeros((6144, 4096), np.float32))
-    how = {"frequency": np.ones(64), "heads": 40, "head_dim": 128}
-    y = g.turned_gemm(g.input("y", ("batch", "seq", 4096), "float"), wide, at, **how)
+    wide = g.constant("wide", np.zeros((3072, 8192), np.float32))
+    how = {"frequency": np.ones(64), "heads": 20, "head_dim": 128}
+    y = g.turned_gemm(g.input("y", ("batch", "seq", 8192), "float"), wide, at, **how)
     names = [
         each.name for each in lengths.kernels([y, y], {"batch": 1, "seq": 16}, "bfloat16", H100)
     ]

@@ -41,11 +41,6 @@ def written(path: Path, ours: float, cells: list[tuple[str, Any]], **ways: float
     return path
 
 
-@pytest.fixture(autouse=True)
-def _all_of_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
-
-
 def test_the_grid_is_the_issues() -> None:
     assert len(gemm_cells.shapes("plain")) == 6 * 11 + 2
     assert max(n for _, n, _ in gemm_cells.shapes("layer_norm")) == 2048

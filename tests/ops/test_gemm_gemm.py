@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_pair import PAIR_TILES, PairTile, gemm_pair
 from stof_cupy.ops import gemm_gemm as module
-from stof_cupy.ops import gemm_model, reference
+from stof_cupy.ops import reference
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_gemm import gemm_gemm
@@ -189,18 +188,12 @@ def test_what_fits() -> None:
     assert "between" in str(fault(PAIR_TILES[0], Pair(added, second), H100))
 
 
-def test_what_is_chosen_by_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", False)
-    choose.cache_clear()
+def test_what_is_chosen_by_the_model() -> None:
     many = pair_of(4096, 64, 256, 64)
-    assert choose(many, H100) is None
-    monkeypatch.setattr(gemm_model, "ALL_OF_HOPPER", True)
-    choose.cache_clear()
     tile = choose(many, H100)
     assert tile is not None and predict(tile, many, H100) < apart(many, H100)
     for pair in (pair_of(16, 512, 1024, 512), pair_of(32768, 768, 3072, 768)):
         assert choose(pair, H100) is None
-    choose.cache_clear()
 
 
 # ---------------------------------------------------------------- the kernel, on a GPU
@@ -243,17 +236,14 @@ def test_any_arrays(rows: int) -> None:
     cupy = pytest.importorskip("cupy")
     from tests.ops.test_gemm_sm90 import upload
 
-    with mock.patch.object(gemm_model, "ALL_OF_HOPPER", True):
-        choose.cache_clear()
-        for along in ("k", "rows"):
-            case = Case.draw(3, (rows, 64, 256, 72), (GELU, ADDED), fence=False)
-            x, b, d = (cupy.asarray(each) for each in (case.a, case.b, case.d))
-            if along == "rows":
-                b, d = (cupy.asfortranarray(each) for each in (b, d))
-            ends = [
-                replace(e, bias=upload(cupy, e.bias), residual=upload(cupy, e.residual))
-                for e in (case.between, case.epilogue)
-            ]
-            got = gemm_gemm(x, b.T, d.T, between=ends[0], epilogue=ends[1])
-            case.compare(got.get())
-        choose.cache_clear()
+    for along in ("k", "rows"):
+        case = Case.draw(3, (rows, 64, 256, 72), (GELU, ADDED), fence=False)
+        x, b, d = (cupy.asarray(each) for each in (case.a, case.b, case.d))
+        if along == "rows":
+            b, d = (cupy.asfortranarray(each) for each in (b, d))
+        ends = [
+            replace(e, bias=upload(cupy, e.bias), residual=upload(cupy, e.residual))
+            for e in (case.between, case.epilogue)
+        ]
+        got = gemm_gemm(x, b.T, d.T, between=ends[0], epilogue=ends[1])
+        case.compare(got.get())

@@ -248,25 +248,21 @@ def joined(tune: str) -> dict[str, list[str]]:
     import cupy
 
     from stof_cupy import models
-    from stof_cupy.ops import gemm_choice, gemm_model
+    from stof_cupy.ops import gemm_choice
     from stof_cupy.runtime import Options, Program
 
     config = {**BERT, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
     graph = models.build(config, models.random_weights(config)).graph
-    gemm_model.ALL_OF_HOPPER = True
     gemm_choice.norm.cache_clear()
-    try:
-        ahead = recorded_ahead()
-        made = Program(graph, backend="cuda", options=Options(tune=tune, record=False))
-        names = []
-        for seq in (512, *np.random.default_rng(0).integers(257, 513, 30).tolist()):
-            ids = {name: cupy.zeros((8, seq), np.int32) for name in ("ids", "token_types")}
-            made.run(ids)
-            fake_cuda.LOG.clear()
-            made.run(ids)
-            names += [name for kind, name in fake_cuda.LOG if kind == "launch"]
-    finally:
-        gemm_model.ALL_OF_HOPPER = False
+    ahead = recorded_ahead()
+    made = Program(graph, backend="cuda", options=Options(tune=tune, record=False))
+    names = []
+    for seq in (512, *np.random.default_rng(0).integers(257, 513, 30).tolist()):
+        ids = {name: cupy.zeros((8, seq), np.int32) for name in ("ids", "token_types")}
+        made.run(ids)
+        fake_cuda.LOG.clear()
+        made.run(ids)
+        names += [name for kind, name in fake_cuda.LOG if kind == "launch"]
     return {"ahead": sorted(set(ahead)), "launched": sorted(set(names))}
 
 
