@@ -108,7 +108,7 @@ def test_names_that_are_none_are_passed_over() -> None:
     keep({"sm90 1x1_c9": 1.0, "cublaslt x": 1.0, "else": 2.0, "sm80 64x64": 3.0})
     assert names() == ["sm80 64x64"]
     path = gemm_choice.path_of(H100)
-    for text in ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 2, "us": 3}'):
+    for text in ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 3, "us": 3}'):
         path.write_text(text)
         for each in CACHED:
             each.cache_clear()
