@@ -1,0 +1,88 @@
+"""Times of replays, of a GPU and a host that are counters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stof_cupy.ops import attention_timing
+
+LAUNCH_US, START_US = 10.0, 20.0  # of a graph: the host's, and the GPU's before its first kernel
+
+
+class Machine:
+    """A host that launches, and a GPU that is done later; microseconds."""
+
+    def __init__(self) -> None:
+        self.host = self.gpu = 0.0
+        self.captured: float | None = None
+
+    def kernel(self, host: float, gpu: float) -> Callable[[], None]:
+        def run() -> None:
+            if self.captured is not None:
+                self.captured += gpu
+                return
+            self.host += host
+            self.gpu = max(self.gpu, self.host) + gpu
+
+        return run
+
+    def cupy(self) -> Any:
+        machine = self
+
+        class Stream:
+            def __init__(self, *, non_blocking: bool) -> None: ...
+            def __enter__(self) -> Stream:
+                return self
+
+            def __exit__(self, *_: object) -> None: ...
+            def synchronize(self) -> None:
+                machine.host = max(machine.host, machine.gpu)
+
+            def begin_capture(self) -> None:
+                machine.captured = 0.0
+
+            def end_capture(self) -> Any:
+                spent, machine.captured = machine.captured, None
+
+                def launch(stream: Stream) -> None:
+                    machine.host += LAUNCH_US
+                    machine.gpu = max(machine.gpu, machine.host) + START_US + (spent or 0.0)
+
+                return SimpleNamespace(launch=launch)
+
+        class Event:
+            def record(self) -> None:
+                self.at = machine.gpu = max(machine.gpu, machine.host)
+
+            def synchronize(self) -> None:
+                machine.host = max(machine.host, self.at)
+
+        def elapsed(start: Event, end: Event) -> float:
+            return (end.at - start.at) / 1e3
+
+        device = SimpleNamespace(synchronize=lambda: None)
+        parts = {"Stream": Stream, "Event": Event, "get_elapsed_time": elapsed}
+        return SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, **parts))
+
+
+def test_who_is_slow_on_the_host_is_not_slow_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As two kernels with all their checks beside one that has been prepared (9.9 us beside 6.8 on
+    # an H200): a graph of few runs is mostly its start.
+    machine = Machine()
+    monkeypatch.setitem(sys.modules, "cupy", machine.cupy())
+    runs = [machine.kernel(host, 7.0) for host in (100.0, 5.0)]
+    slow, quick = attention_timing.in_turn_us(runs)
+    assert slow == pytest.approx(quick) and slow < 9.0
+    assert attention_timing.graph_us(machine.kernel(100.0, 7.0)) < 9.0
+
+
+def test_what_takes_long_is_in_its_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    monkeypatch.setitem(sys.modules, "cupy", machine.cupy())
+    assert attention_timing.in_turn_us([machine.kernel(5.0, 1000.0)]) == [1000.0 + START_US]
+    assert attention_timing.in_turn_us([]) == []
