@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.dtypes import as_dtype
+from stof_cupy.ops._counters import give_back, taking
 from stof_cupy.ops.attention_args import Scores, validate
 from stof_cupy.ops.attention_candidates import Candidate
 from stof_cupy.ops.attention_cuda import completed, prepared
@@ -51,8 +52,9 @@ def _replays_us(runs: Sequence[Callable[[], None]], repeat: int) -> list[np.ndar
     """Return the times of replays of each run's graph, taken in turn, a run."""
     import cupy
 
-    cupy.cuda.Device().synchronize()  # for what other streams have yet to write
-    with cupy.cuda.Stream(non_blocking=True) as stream:
+    here = cupy.cuda.Device()
+    here.synchronize()  # for what other streams have yet to write
+    with taking(here.id) as taken, cupy.cuda.Stream(non_blocking=True) as stream:
         graphs = [_captured(run, stream) for run in runs]
         longest = max(us for *_, us in graphs)
         graphs[-1][0].launch(stream)  # while it runs the host gets ahead
@@ -64,6 +66,7 @@ def _replays_us(runs: Sequence[Callable[[], None]], repeat: int) -> list[np.ndar
                 graph.launch(stream)
                 pairs[-1][1].record()
         stream.synchronize()
+    give_back(taken, None)  # these graphs have run
     times = np.array([cupy.cuda.get_elapsed_time(*pair) for pair in pairs]).reshape(-1, len(runs))
     return [1e3 * times[:, i] / count for i, (_, count, _) in enumerate(graphs)]
 

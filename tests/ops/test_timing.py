@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from stof_cupy.ops import attention_timing
+from stof_cupy.ops import _counters, attention_timing
+from stof_cupy.ops._counters import Taken
 
 LAUNCH_US, START_US = 10.0, 20.0  # of a graph: the host's, and the GPU's before its first kernel
 
@@ -65,7 +66,7 @@ class Machine:
         def elapsed(start: Event, end: Event) -> float:
             return (end.at - start.at) / 1e3
 
-        device = SimpleNamespace(synchronize=lambda: None)
+        device = SimpleNamespace(id=0, synchronize=lambda: None)
         parts = {"Stream": Stream, "Event": Event, "get_elapsed_time": elapsed}
         return SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, **parts))
 
@@ -86,3 +87,20 @@ def test_what_takes_long_is_in_its_graph_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "cupy", machine.cupy())
     assert attention_timing.in_turn_us([machine.kernel(5.0, 1000.0)]) == [1000.0 + START_US]
     assert attention_timing.in_turn_us([]) == []
+
+
+def test_words_that_graphs_count_in_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, returned = Machine(), []
+    monkeypatch.setitem(sys.modules, "cupy", machine.cupy())
+    kept: Any = SimpleNamespace(_returned=returned, _reclaim=lambda: None)
+    monkeypatch.setattr(_counters, "_made", {0: kept})
+    kernel = machine.kernel(5.0, 1000.0)
+
+    def run() -> None:
+        taken = _counters._taken.get()
+        if machine.captured is not None and taken is not None:
+            taken.append(Taken(kept, 64, 8))
+        kernel()
+
+    attention_timing.graph_us(run)
+    assert returned == [(64, 8, None)]
