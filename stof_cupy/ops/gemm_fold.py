@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
+from stof_cupy.dtypes import is_cupy
+from stof_cupy.errors import ArgumentError, DeviceError, DTypeError, ShapeError, mismatch
 from stof_cupy.jit import catalogue, gemm_statistics
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import (
@@ -22,6 +23,7 @@ from stof_cupy.ops._arrays import (
     backend,
     check_dtype,
     check_eps,
+    check_no_overlap,
     check_shape,
     device_dtype,
     pointer,
@@ -67,8 +69,8 @@ def fold_norm(w: Any, weight: Any, shift: Any | None = None, bias: Any | None = 
 
     Raises
     ------
-    ShapeError
-        If they do not fit.
+    ShapeError, DTypeError, DeviceError
+        If they do not fit, or are not NumPy's or of floats.
 
     Examples
     --------
@@ -78,6 +80,11 @@ def fold_norm(w: Any, weight: Any, shift: Any | None = None, bias: Any | None = 
     >>> (x @ v.weight.T - mean * v.sums) * scale  # layer_norm(x) is -1, 2
     array([[1., 2.]], dtype=float32)
     """
+    where = backend(w=w, weight=weight, shift=shift, bias=bias)
+    if where != "numpy":
+        raise DeviceError(mismatch("w", f"an array on {where}", "one on the host"))
+    check_dtype("w", w)
+    check_shape("w", w, ("N", "K"))
     rows, k = w.shape
     for name, y, size in (("weight", weight, k), ("shift", shift, k), ("bias", bias, rows)):
         if y is not None:
@@ -107,7 +114,7 @@ def row_statistics(
     centred : bool
         False: the mean counts as zero, as in an RMSNorm.
     out : float32 ndarray, optional
-        ``(rows, 2)``, contiguous.
+        ``(rows, 2)``, contiguous; it must not overlap `x`.
 
     Returns
     -------
@@ -128,9 +135,9 @@ def row_statistics(
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ShapeError(mismatch("x", tuple(x.shape), "(..., K) with K at least 1"))
     count = int(np.prod(x.shape[:-1], dtype=np.int64))
-    _check(eps, out, count)
+    _check(eps, out, count, x=x)
     if where == "numpy":
-        wide = x.reshape(count, -1).astype(np.float64)
+        wide = x.reshape(count, x.shape[-1]).astype(np.float64)
         mean = wide.mean(axis=1) if centred else np.zeros(count)
         squares = np.square(wide - mean[:, None]).mean(axis=1)
         return _stored(mean, squares, eps, out)
@@ -165,7 +172,7 @@ def merged_statistics(
     check_shape("parts", parts, ("rows", -(-columns // SLAB), 2))
     if not parts.flags.c_contiguous or columns < 1:
         raise ArgumentError(mismatch("parts", "strides", "a contiguous array of some columns"))
-    _check(eps, out, len(parts))
+    _check(eps, out, len(parts), parts=parts)
     if where == "numpy":
         sizes = np.minimum(SLAB, columns - SLAB * np.arange(parts.shape[1]))
         means, squares = np.moveaxis(parts.astype(np.float64), 2, 0)
@@ -178,13 +185,16 @@ def merged_statistics(
     return _launch(spec, -(-len(parts) // (spec.threads // 32)), parts, out, fields)
 
 
-def _check(eps: float, out: Array | None, rows: int) -> None:
+def _check(eps: float, out: Array | None, rows: int, **read: Array) -> None:
     check_eps(eps)
     if out is None:
         return
     check_shape("out", out, (rows, 2))
     if out.dtype != np.float32 or not out.flags.c_contiguous:
         raise DTypeError(mismatch("out", out.dtype.name, "contiguous float32"))
+    if not is_cupy(out) and not out.flags.writeable:
+        raise ArgumentError(mismatch("out", "a read-only array", "one that can be written"))
+    check_no_overlap(out, **read)
 
 
 def _stored(mean: Any, variance: Any, eps: float, out: Array | None) -> Array:

@@ -119,6 +119,30 @@ def test_what_does_not_fit() -> None:
         merged_statistics(np.zeros((3, 2, 2), np.float32), 64, eps=1e-5)
     with pytest.raises(DTypeError, match="parts"):
         merged_statistics(np.zeros((3, 1, 2)), 64, eps=1e-5)
+    with pytest.raises(ShapeError, match="w: "):
+        fold_norm(weight, weight)
+    with pytest.raises(DTypeError, match="w: "):  # whose product would be rounded to integers
+        fold_norm(w.astype(np.int64), weight)
+    with pytest.raises(DTypeError, match="w: got list"):
+        fold_norm([[1.0]], weight)
+
+
+def test_statistics_are_not_written_over_what_they_are_of() -> None:
+    x = np.ones((37, 2), np.float32)
+    with pytest.raises(ArgumentError, match="shared with x"):
+        row_statistics(x, eps=1e-5, out=x)
+    parts = np.ones((37, 1, 2), np.float32)
+    with pytest.raises(ArgumentError, match="shared with parts"):
+        merged_statistics(parts, 2, eps=1e-5, out=parts[:, 0])
+    out = np.empty((37, 2), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        row_statistics(x, eps=1e-5, out=out)
+
+
+def test_no_rows_have_no_statistics() -> None:
+    for shape in ((0, 4), (2, 0, 4)):
+        assert row_statistics(np.empty(shape, np.float32), eps=1e-5).shape == (0, 2)
 
 
 @pytest.mark.gpu
