@@ -8,11 +8,12 @@ from stof_cupy.dtypes import is_cupy
 from stof_cupy.errors import ShapeError, mismatch
 from stof_cupy.jit.gemm_pair import PairTile
 from stof_cupy.ops import gemm_pair
-from stof_cupy.ops._arrays import Array, check_dtype, check_no_overlap, check_shape
+from stof_cupy.ops._arrays import Array, backend, check_dtype, check_no_overlap, check_shape
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm, operands_of
 from stof_cupy.ops.gemm_args import as_rows, validate
 from stof_cupy.ops.gemm_pair import Pair
+from stof_cupy.ops.gemm_stages import arrays_of
 
 __all__ = ["checked", "gemm_gemm", "launch"]
 
@@ -89,10 +90,12 @@ def checked(
     where, first = validate(a, b, between, None)
     if between.heads is not None:
         raise ShapeError(mismatch("between", f"{between.heads} heads", "rows"))
+    backend(a=a, d=d)
     check_dtype("d", d, a, "a")
     check_shape("d", d, (first.n, "N"))
     operands = {"bias of between": between.bias, "residual of between": between.residual}
-    check_no_overlap(out, a=a, b=b, **operands)
+    others = {f"operand {i} of between": x for i, x in enumerate(arrays_of(between))}
+    check_no_overlap(out, a=a, b=b, **operands, **others)
     inside = _like(a, (*a.shape[:-1], first.n))
     _, second = validate(inside, d, epilogue, out)
     return where, Pair(first, second)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.dtypes import as_dtype
+from stof_cupy.dtypes import CUDA_FLOATS, as_dtype
+from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor, gemm_ways
@@ -73,7 +74,14 @@ def measure(
     -------
     mapping of str to float
         Microseconds by `gemm_choice.name_of`; empty if there is nothing to choose from.
+
+    Raises
+    ------
+    UnsupportedError
+        If no kernel computes in the problem's type.
     """
+    if _nothing(problem):
+        return {}
     found = found or Layout()
     facts = device.facts(device.current())
     key = gemm_choice.key_of(problem, found)
@@ -94,6 +102,8 @@ def measure(
 
 def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
     """Time a product whose rows are normalised as `measure` does: in one kernel, and in two."""
+    if _nothing(problem):
+        return {}
     found, facts = Layout(), device.facts(device.current())
     key = gemm_choice.key_of(problem, found, norm=True)
     known = gemm_choice.times_of(facts, key)
@@ -118,6 +128,13 @@ def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
     times = dict(zip(ways, in_turn_us(runs), strict=True))
     gemm_choice.keep(facts, key, times)
     return times
+
+
+def _nothing(problem: Problem) -> bool:
+    """Whether there is nothing to time."""
+    if problem.dtype not in CUDA_FLOATS:
+        raise UnsupportedError(mismatch("dtype", problem.dtype, " or ".join(CUDA_FLOATS)))
+    return min(problem.m, problem.n, problem.k) == 0
 
 
 def normal(shape: tuple[int, ...], dtype: str, seed: int, scale: float = 1.0) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit import launch
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.ops import gemm_choice, gemm_model, gemm_timing, gemm_vendor
@@ -171,6 +172,15 @@ def test_what_is_timed_has_all_that_it_reads(
     if kind.heads:
         a = a[None]
     assert validate(a, b.T, epilogue, out) == ("numpy", problem)
+
+
+@pytest.mark.parametrize("measure", [gemm_timing.measure, gemm_timing.measure_norm])
+def test_what_cannot_be_measured(measure: Callable[[Problem], Any]) -> None:
+    """Of nothing there are no times, on any machine; of types that no kernel computes in none."""
+    for size in ((0, 8, 64), (8, 0, 64), (8, 8, 0)):
+        assert measure(Problem("float16", *size)) == {}
+    with pytest.raises(UnsupportedError, match="dtype: got float32"):
+        measure(Problem("float32", 8, 8, 64))
 
 
 @pytest.mark.gpu

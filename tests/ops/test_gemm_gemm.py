@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stof_cupy.errors import DTypeError, ShapeError
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_pair import PAIR_TILES, PairTile, gemm_pair
@@ -227,6 +227,16 @@ def test_the_kernel(tile: PairTile, dtype: str) -> None:
             results.append(out.get())
         case.compare(results[0])
         assert np.array_equal(results[0].view("u2"), results[1].view("u2"))
+
+
+def test_what_is_no_array_or_overlaps_is_said() -> None:
+    x = np.ones((4, 4), np.float32)
+    with pytest.raises(DTypeError, match="d: got list"):
+        gemm_gemm(x, x, [[1.0]])
+    out = np.empty((4, 4), np.float32)
+    told = Epilogue(statistics=out.reshape(-1)[:8].reshape(4, 1, 2))
+    with pytest.raises(ArgumentError, match="shared with operand 0 of between"):
+        gemm_gemm(x, x, x, between=told, out=out)
 
 
 @pytest.mark.gpu
