@@ -28,7 +28,8 @@ class Given(NamedTuple):
     Attributes
     ----------
     boxes : bool
-        Whether rows of q, k, v and the output begin at multiples of 16 bytes, as TMA copies them.
+        Whether q, k, v and the output begin at multiples of 16 bytes, and their strides are such,
+        and positive: what TMA copies.
     lengths : bool
         Whether there are ``kv_lengths``.
     negative : bool

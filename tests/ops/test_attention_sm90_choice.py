@@ -83,7 +83,7 @@ def test_what_is_no_configuration(change: dict[str, int], named: str) -> None:
         ({"dim": 36}, "a multiple of 8"),
         ({"seq_k": 0}, "empty"),
         ({"dim": 80}, "head dims"),
-        ({"given": Given(boxes=False)}, "16 bytes"),
+        ({"given": Given(boxes=False)}, "positive strides"),
         ({"given": Given(negative=True)}, "negative"),
         ({"scores": gpus.ScoreKind(softcap=True)}, "scores made by"),
         ({"mask": gpus.OnGpu((5, 5))}, "no mask is built"),
@@ -150,6 +150,8 @@ def test_where_rows_begin() -> None:
     views = (
         *((x, True), (x[..., :70], True), (x[..., 1:9], False)),
         *((x[..., ::2], False), (x[..., :64:2], True)),  # copied
+        *((x[:, :, ::-1], False), (x[:, ::-1], False)),  # reversed
+        (np.broadcast_to(x[:, :1], x.shape), False),
     )
     for q, boxes in views:
         args = Case(q, q, x[..., :64]).args(None)
