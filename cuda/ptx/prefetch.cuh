@@ -1,18 +1,10 @@
-// What may be asked for before earlier kernels have ended (grid.cuh): lines of global memory, for
-// the L2 cache. Nothing is read that anybody sees; what is written after them is written in L2.
+// What may be asked for before earlier kernels have ended (grid.cuh): boxes of a tensor (sm_90),
+// for the L2 cache. Nothing is read that anybody sees; what is written after them is written in L2.
 #pragma once
 
 #include "ptx/tma.cuh"
-#include "types.cuh"
 
 namespace stof::ptx {
-
-// Asks for consecutive bytes, a multiple of 16 at a multiple of 16; no GPU before sm_90 does.
-__device__ __forceinline__ void prefetch_l2(const void* from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
 
 // Asks for a box, see tma_load.
 __device__ __forceinline__ void prefetch_l2(const TensorMap& map, int c0, int c1, int c2, int c3) {

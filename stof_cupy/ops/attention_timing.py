@@ -44,6 +44,16 @@ def in_turn_us(runs: Sequence[Callable[[], None]], *, repeat: int = 7) -> list[f
 
     A GPU that has been busy for a while runs slower, for the power that it draws: who is timed
     first would look better than the others.
+
+    Parameters
+    ----------
+    runs, repeat
+        As of `graph_us`.
+
+    Returns
+    -------
+    list of float
+        Microseconds of each run.
     """
     return [float(np.median(times)) for times in _replays_us(runs, repeat)] if runs else []
 

@@ -39,12 +39,6 @@ namespace stof::ptx {
 
 inline void after_earlier_kernels() { host::wait_for_kernels(); }
 
-// What is asked for has to be there: it is read.
-inline void prefetch_l2(const void* from, u32 bytes) {
-  if (bytes % 16 || reinterpret_cast<std::uintptr_t>(from) % 16) std::abort();
-  for (u32 i = 0; i < bytes; ++i) static_cast<const volatile char*>(from)[i];
-}
-
 inline u32 opaque(u32 x) { return x; }
 inline int opaque(int x) { return x; }
 inline i64 opaque(i64 x) { return x; }
