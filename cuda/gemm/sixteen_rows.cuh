@@ -10,7 +10,7 @@
 
 #include "epilogue/ahead.cuh"
 #include "epilogue/stages.cuh"
-#include "ptx/convert.cuh"
+#include "gemm/few_sums.cuh"
 #include "ptx/mma.cuh"
 #include "types.cuh"
 
@@ -22,10 +22,10 @@ struct SixteenRows {
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kMinBlocks = 16 / kWarps;
   static constexpr int kHalves = Epilogue::kHalves;
-  static constexpr int kTiles = 2 / kHalves;     // of 8 columns of the output, that a warp has
-  static constexpr int kBlocks = kRows / 8;      // of 8 rows
-  static constexpr int kSums = 2 * kBlocks * 2;  // of a thread
-  static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * 32 * sizeof(float) : 0;
+  static constexpr int kTiles = 2 / kHalves;  // of 8 columns of the output, that a warp has
+  static constexpr int kBlocks = kRows / 8;   // of 8 rows
+  using End = FewSums<T, 2, kBlocks, kSlices, Epilogue>;
+  static constexpr int kSmemBytes = kSlices > 1 ? kWarps * End::kBytes : 0;
   static constexpr int kAhead = 4;           // steps whose loads are in flight
   static constexpr int kStep = kAhead * 32;  // of K, that a slice takes at once
   static_assert(kRows == 8 || kRows == 16);
@@ -122,55 +122,7 @@ struct SixteenRows {
       for (int i = 0; i < kBlocks; ++i) loaded.a[i] = rest(rows[i] + whole, valid);
       loaded.multiply(sums);
     }
-    finish(p, operands, ahead, sums, reinterpret_cast<float*>(smem), warp, slice, lane, col);
-  }
-
-  // Adds up the slices, which share this and what comes after, and stores.
-  __device__ static __forceinline__ void finish(const Params& p, const epilogue::Operands& operands,
-                                                const epilogue::Columns<Epilogue, T, kTiles>& ahead,
-                                                const float (&sums)[2][4], float* shared, int warp,
-                                                int slice, int lane, int col) {
-    const auto at = [&](int of, int tile, int i) {
-      return ((of * 2 + tile) * (2 * kBlocks) + i) * 32 + lane;
-    };
-    if constexpr (kSlices > 1) {
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-        for (int i = 0; i < 2 * kBlocks; ++i) shared[at(warp, tile, i)] = sums[tile][i];
-      __syncthreads();
-    }
-#pragma unroll
-    for (int part = 0; part < kTiles * kBlocks; ++part) {
-      if (part % kSlices != slice) continue;
-      const int tile = part / kBlocks, block = part % kBlocks;
-      float x[kHalves][2];
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int of_b = tile + half * kTiles, i = 2 * block + e;
-          if constexpr (kSlices == 1) {
-            x[half][e] = sums[of_b][i];
-          } else {
-            x[half][e] = 0.f;
-#pragma unroll
-            for (int s = 0; s < kSlices; ++s) x[half][e] += shared[at(warp - slice + s, of_b, i)];
-          }
-        }
-      store(p, operands, ahead, x, tile, 8 * block + lane / 4, col + 8 * tile + lane % 4 * 2);
-    }
-  }
-
-  __device__ static __forceinline__ void store(const Params& p, epilogue::Operands operands,
-                                               const epilogue::Columns<Epilogue, T, kTiles>& ahead,
-                                               float (&x)[kHalves][2], int tile, int row, int col) {
-    if (row >= p.m || col >= p.n) return;
-    ahead.give(operands, tile);
-    Epilogue::template apply<T>(x, operands, row, col);
-    T* const to = p.c + row * p.c_row + col;
-    to[0] = ptx::from_float<T>(x[0][0]);
-    if (col + 1 < p.n) to[1] = ptx::from_float<T>(x[0][1]);
+    End::finish(p, operands, ahead, sums, reinterpret_cast<float*>(smem), warp, slice, lane, col);
   }
 };
 

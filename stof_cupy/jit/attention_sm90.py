@@ -12,6 +12,7 @@ from stof_cupy.jit.wgmma import wgmma
 
 __all__ = [
     "SM90_CONFIGS",
+    "SM90_CORNERS",
     "SM90_DIMS",
     "Sm90Config",
     "attention_sm90",
@@ -177,12 +178,12 @@ class Sm90Config:
         needed = self.tile_registers if self.overlaps else (self.n + self.dim_v) // 2
         if needed > most:
             return mismatch("registers", needed, f"at most {most} for scores and output")
-        if self.packed and self.dim_v > 64 and self.scores not in ((), ("Softcap",)):
-            return mismatch("packed", self.scores, "a softcap alone: ptxas 13 spills")
         if {"Alibi", "Relative"} <= set(self.scores):
             return mismatch("scores", self.scores, "one term of distances")
-        if (self.packed or (self.warpgroups > 1 and self.dim_v > 64)) and self._two_places():
-            return mismatch("registers", self.scores, "no array beside a term of distances")
+        return self._spills() or self._scores_fault(given)
+
+    def _scores_fault(self, given: int) -> str | None:
+        """Return what there are not enough registers for to make scores, or None."""
         terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
         terms += 8 if "Relative" in self.scores and self.n == 128 else 0
         terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
@@ -191,11 +192,26 @@ class Sm90Config:
             return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
         return None
 
-    def _two_places(self) -> bool:
-        """Whether an array and distances make scores: ptxas 13 spills, but not after a softcap."""
+    def _spills(self) -> str | None:
+        """Return what of the scores ptxas 13 spills for, though there seems to be room, or None.
+
+        All pairs of head dims with all terms were compiled in both types to find these.
+        """
         arrays = any(stage.startswith("Additive") for stage in self.scores)
         distances = not {"Alibi", "Relative"}.isdisjoint(self.scores)
-        return arrays and distances and "Softcap" not in self.scores
+        two_places = arrays and distances and "Softcap" not in self.scores
+        expected = None
+        if self.packed and self.dim_v > 64 and self.scores not in ((), ("Softcap",)):
+            expected = "a softcap alone where keys are packed"
+        elif (self.packed or (self.warpgroups > 1 and self.dim_v > 64)) and two_places:
+            expected = "no array beside a term of distances"
+        elif self.packed and self.dim_qk == 256 and len(self.scores) > 2:
+            expected = "two terms where keys of 256 are packed"
+        elif self.n % 64 and distances:
+            expected = "no term of distances where 64 does not divide the keys of a tile"
+        elif self.scores == ("Alibi",) and self.dim_qk < self.dim_v == 192:
+            expected = "another term for values of 192 that are wider than queries"
+        return None if expected is None else mismatch("scores", self.scores, expected)
 
     @property
     def name(self) -> str:
@@ -226,6 +242,15 @@ SM90_CONFIGS = (
     Sm90Config(256, 256, n=64, warpgroups=2, queries=1),
 )
 """What is compiled ahead: each is the fastest somewhere (benchmarks/notes/sm90_attention.md)."""
+
+SM90_CORNERS = (
+    ("float16", Sm90Config(192, 96, 112, 2, queries=1, scores=("Softcap",))),
+    ("bfloat16", Sm90Config(96, 192, 64, 2, scores=("Relative",))),
+    ("float16", Sm90Config(192, 64, 64, 2, scores=("Relative", "Additive<float>"))),
+    ("float16", Sm90Config(64, 192, 64, 2, scores=("Additive<stof::f16>",))),
+    ("bfloat16", Sm90Config(256, 64, 64, 2, queries=1, packed=True, scores=("Softcap", "Alibi"))),
+)
+"""Other pairs of head dims with terms of scores: what comes next to those that would spill."""
 
 
 _T = {"float16": "f16", "bfloat16": "bf16"}

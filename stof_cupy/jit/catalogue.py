@@ -23,6 +23,7 @@ from stof_cupy.jit.attention_kernels import (
 from stof_cupy.jit.attention_rowwise import ROWWISE_HEAD_DIMS, attention_rowwise
 from stof_cupy.jit.attention_sm90 import (
     SM90_CONFIGS,
+    SM90_CORNERS,
     attention_sm90,
     attention_sm90_combine,
 )
@@ -30,6 +31,7 @@ from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rotar
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_pair import PAIR_TILES, gemm_pair
 from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
+from stof_cupy.jit.gemm_streamed import gemm_streamed
 from stof_cupy.jit.mask_kernels import (
     MASK_BUILDS,
     SCORES,
@@ -261,6 +263,7 @@ def _attention() -> list[KernelSpec]:
     wide = next(config for config in SM90_CONFIGS if config.dim_v == 128)
     specs.append(attention_sm90("bfloat16", wide.roomy(("Softcap",))))
     specs.append(attention_sm90("float16", wide.roomy(("Additive<stof::f16>",))))
+    specs += [attention_sm90(*each) for each in SM90_CORNERS]
     specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
     specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
     specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]
@@ -283,6 +286,10 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_pair("bfloat16", PAIR_TILES[2], gate, PLAIN))
     every = EpilogueKind(normed=True, bias=True, rotary=128, statistics=True, heads=True)
     specs += [gemm_sm80("bfloat16", GEMM_TILES[0], every), row_statistics("bfloat16")]
+    specs.append(
+        gemm_streamed("float16", 16, 32, EpilogueKind(bias=True, activation="gelu", residual=True))
+    )
+    specs += [gemm_streamed("bfloat16", 16, 16, gate), gemm_streamed("bfloat16", 8, 24)]
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 
 

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stof_cupy.ops import gemm_choice, gemm_few_rows, gemm_sm80, gemm_sm90, gemm_vendor
+from stof_cupy.ops import (
+    gemm_choice,
+    gemm_few_rows,
+    gemm_sm80,
+    gemm_sm90,
+    gemm_streamed,
+    gemm_vendor,
+)
 from stof_cupy.ops._arrays import Array, aligned, unit_last
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
@@ -157,6 +164,8 @@ def prepared(
     """
     if isinstance(choice, gemm_few_rows.Config):
         return partial(gemm_few_rows.launch, choice, problem, a, b, c, **operands)
+    if isinstance(choice, gemm_streamed.Config):
+        return partial(gemm_streamed.launch, choice, problem, a, b, c, **operands)
     if isinstance(choice, Vendor):
         return gemm_vendor.prepare(choice, problem, a, b, c, **operands)
     if isinstance(choice, Plan):

@@ -19,6 +19,7 @@ from stof_cupy.ops.attention_calibration import path_of as attention_path_of
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_few_rows import Config as FewRows
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
+from stof_cupy.ops.gemm_streamed import Config as Streamed
 from stof_cupy.ops.gemm_vendor import Vendor
 
 __all__ = [
@@ -43,7 +44,7 @@ Times: TypeAlias = Mapping[str, float]
 APART = "apart"
 """The name of a product and a LayerNorm in two kernels."""
 
-_VERSION = 3
+_VERSION = 4
 """Of our kernels: times of others do not count."""
 
 
@@ -57,6 +58,8 @@ def name_of(choice: Choice) -> str:
     """
     if isinstance(choice, FewRows):
         return f"few rows {choice.rows}x{choice.slices}"
+    if isinstance(choice, Streamed):
+        return f"streamed {choice.rows}x{choice.columns}"
     if isinstance(choice, Vendor):
         return f"cublaslt {choice.rank}"
     if isinstance(choice, Plan):
