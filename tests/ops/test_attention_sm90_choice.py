@@ -116,6 +116,27 @@ def test_without_queries_or_keys_another_kernel_runs(axis: str) -> None:
             choose(replace(case, facts=gpus.A100), select="sm90")
 
 
+@pytest.mark.parametrize(
+    "dims, terms",
+    [
+        ((256, 256), {"alibi": True}),
+        ((256, 256), {"softcap": True, "distances": True, "bias": "float32"}),
+        ((64, 192), {"alibi": True}),
+        ((128, 128), {"alibi": True, "bias": "float16"}),
+        ((192, 192), {"distances": True, "bias": "bfloat16"}),
+        ((64, 64), {"alibi": True, "distances": True}),
+    ],
+)
+def test_another_kernel_is_chosen_where_it_has_no_registers(dims: tuple[int, int], terms: Any) -> None:
+    scores = gpus.ScoreKind(**terms)
+    for facts in (gpus.H100, gpus.H200):
+        case = gpus.case(300, dim_qk=dims[0], dim_v=dims[1], scores=scores, facts=facts)
+        assert not list(attention_sm90.configs(case))
+        assert choose(case).kernel in ("blockwise", "rowwise")
+        with pytest.raises(UnsupportedError, match=r"^select: got 'sm90'"):
+            choose(case, select="sm90")
+
+
 def test_packed_keys_need_a_mask_that_the_cpu_knows() -> None:
     some = masks.BsrMask(rng(0).random((100, 100)) < 0.05)
     assert legal(Config(PACKED), gpus.case(100, some)) == ""
