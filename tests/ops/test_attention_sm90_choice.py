@@ -127,7 +127,9 @@ def test_without_queries_or_keys_another_kernel_runs(axis: str) -> None:
         ((64, 64), {"alibi": True, "distances": True}),
     ],
 )
-def test_another_kernel_is_chosen_where_it_has_no_registers(dims: tuple[int, int], terms: Any) -> None:
+def test_another_kernel_is_chosen_where_it_has_no_registers(
+    dims: tuple[int, int], terms: Any
+) -> None:
     scores = gpus.ScoreKind(**terms)
     for facts in (gpus.H100, gpus.H200):
         case = gpus.case(300, dim_qk=dims[0], dim_v=dims[1], scores=scores, facts=facts)
