@@ -193,7 +193,7 @@ class Sm90Config:
         return None
 
     def _spills(self) -> str | None:
-        """Return what of the scores ptxas 13 spills for, though there seems to be room, or None.
+        """Return what of the scores ptxas 13.5 spills for, though there seems to be room, or None.
 
         All pairs of head dims with all terms were compiled in both types to find these.
         """
