@@ -207,8 +207,8 @@ class Sm90Config:
             expected = "no array beside a term of distances"
         elif self.packed and self.dim_qk == 256 and len(self.scores) > 2:
             expected = "two terms where keys of 256 are packed"
-        elif self.n % 64 and distances:
-            expected = "no term of distances where 64 does not divide the keys of a tile"
+        elif self.n % 64 and (distances or (self.packed and self.scores)):
+            expected = "no such terms where 64 does not divide the keys of a tile"
         elif self.scores == ("Alibi",) and self.dim_qk < self.dim_v == 192:
             expected = "another term for values of 192 that are wider than queries"
         return None if expected is None else mismatch("scores", self.scores, expected)
