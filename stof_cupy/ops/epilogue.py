@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, mismatch
 from stof_cupy.jit import epilogues
 from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.ops._arrays import FLOAT32_MAX, real
@@ -70,6 +70,15 @@ class Rotary:
     interleaved: bool = False
     magnitude: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool):
+                raise ArgumentError(mismatch(name, repr(value), "an integer"))
+        expected = "a number that float32 can hold"
+        if not abs(real("magnitude", self.magnitude, expected)) <= FLOAT32_MAX:
+            raise ArgumentError(mismatch("magnitude", self.magnitude, expected))
+
     @property
     def kind(self) -> str | int | None:
         """Which kernel turns with the product: see `EpilogueKind`; None if none does."""
@@ -112,6 +121,8 @@ class Epilogue:
     ArgumentError
         If `activation` is not one of the above, or None of a gated one, `statistics` or `rotary`
         are of a gated one, or `scale` or `heads` is no number of its kind.
+    DTypeError
+        If `normed` is no `Normed`, or `rotary` no `Rotary`.
 
     Examples
     --------
@@ -138,6 +149,11 @@ class Epilogue:
         for name in ("rotary", "statistics") if self.gated else ():
             if getattr(self, name) is not None:
                 raise ArgumentError(mismatch(name, "one of a gated product", None))
+        for name, kind in (("normed", Normed), ("rotary", Rotary)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                got, expected = type(value).__name__, f"a {kind.__name__}"
+                raise DTypeError(mismatch(name, got, expected))
         if self.scale is not None:
             expected = "a number that float32 can hold"
             if not abs(real("scale", self.scale, expected)) <= FLOAT32_MAX:

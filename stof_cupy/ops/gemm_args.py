@@ -58,7 +58,7 @@ def validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple
     if not isinstance(epilogue, Epilogue):
         raise DTypeError(mismatch("epilogue", type(epilogue).__name__, "an Epilogue"))
     bias, residual = epilogue.bias, epilogue.residual
-    others = {f"operand {i}": x for i, x in enumerate(arrays_of(epilogue))}
+    others = arrays_of(epilogue)
     where = backend(a=a, b=b, bias=bias, residual=residual, out=out, **others)
     check_dtype("a", a)
     check_dtype("b", b, a, "a")
@@ -79,7 +79,10 @@ def validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple
         check_dtype("residual", residual, a, "a")
         check_shape("residual", residual, (*a.shape[:-1], n))
     check_out(out, shape, a)
-    check_no_overlap(out, residual, a=a, b=b, bias=bias, residual=residual, **others)
+    operands = {"a": a, "b": b, "bias": bias, "residual": residual, **others}
+    check_no_overlap(out, residual, **operands)
+    told = operands.pop("statistics", None)
+    check_no_overlap(told, None, "statistics", **operands)
     m = math.prod(a.shape[:-1])
     if where == "cuda" and max(m, b.shape[1], k) > 2**31 - 256:
         sizes = (m, b.shape[1], k)

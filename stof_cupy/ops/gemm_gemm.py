@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stof_cupy.dtypes import is_cupy
-from stof_cupy.errors import ShapeError, mismatch
+from stof_cupy.errors import DTypeError, ShapeError, mismatch
 from stof_cupy.jit.gemm_pair import PairTile
 from stof_cupy.ops import gemm_pair
 from stof_cupy.ops._arrays import Array, backend, check_dtype, check_no_overlap, check_shape
@@ -87,6 +87,8 @@ def checked(
     ShapeError, DTypeError, ArgumentError, DeviceError, UnsupportedError
         See `gemm_gemm`.
     """
+    if not isinstance(between, Epilogue):
+        raise DTypeError(mismatch("between", type(between).__name__, "an Epilogue"))
     where, first = validate(a, b, between, None)
     if between.heads is not None:
         raise ShapeError(mismatch("between", f"{between.heads} heads", "rows"))
@@ -94,10 +96,11 @@ def checked(
     check_dtype("d", d, a, "a")
     check_shape("d", d, (first.n, "N"))
     operands = {"bias of between": between.bias, "residual of between": between.residual}
-    others = {f"operand {i} of between": x for i, x in enumerate(arrays_of(between))}
-    check_no_overlap(out, a=a, b=b, **operands, **others)
+    operands |= {f"{name} of between": x for name, x in arrays_of(between).items()}
+    check_no_overlap(out, a=a, b=b, d=d, **operands)
     inside = _like(a, (*a.shape[:-1], first.n))
     _, second = validate(inside, d, epilogue, out)
+    check_no_overlap(epilogue.statistics, None, "statistics", a=a, b=b, d=d, **operands)
     return where, Pair(first, second)
 
 

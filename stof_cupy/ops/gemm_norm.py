@@ -123,7 +123,7 @@ def _normalised(
     epilogue = Epilogue() if epilogue is None else epilogue
     where, problem = validate(a, b, epilogue, out)
     if not problem.epilogue.rows_alone or epilogue.turned_after:
-        got = problem.epilogue.name.lstrip("_")
+        got = problem.epilogue.name.lstrip("_") or "rotary"
         raise ArgumentError(mismatch("epilogue", got, "one that changes elements alone"))
     if problem.n == 0:
         raise ShapeError(mismatch("b", tuple(b.shape), "at least one column"))

@@ -8,7 +8,7 @@ import numpy as np
 
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, mismatch
 from stof_cupy.jit.epilogues import EPILOGUE_PARAMS
-from stof_cupy.ops._arrays import Array, check_shape, pointer
+from stof_cupy.ops._arrays import Array, check_shape, is_cupy, pointer
 from stof_cupy.ops.epilogue import SLAB, Epilogue, Rotary
 
 __all__ = [
@@ -94,10 +94,16 @@ def check_stages(epilogue: Epilogue, a: Array, columns: int, n: int) -> None:
     if epilogue.statistics is not None:
         _check_float("statistics", epilogue.statistics, (rows, -(-n // SLAB), 2))
         if not epilogue.statistics.flags.c_contiguous:
-            raise ArgumentError(mismatch("statistics", "strides", "a contiguous array"))
+            got = f"strides {epilogue.statistics.strides}"
+            raise ArgumentError(mismatch("statistics", got, "a contiguous array"))
+        if not is_cupy(epilogue.statistics) and not epilogue.statistics.flags.writeable:
+            got, expected = "a read-only array", "one that can be written"
+            raise ArgumentError(mismatch("statistics", got, expected))
     turn = epilogue.rotary
     if turn is None:
         return
+    if turn.positions is None:
+        raise DTypeError(mismatch("rotary.positions", None, "integers"))
     if turn.positions.dtype.kind not in "iu":
         raise DTypeError(mismatch("rotary.positions", turn.positions.dtype.name, "integers"))
     check_shape("rotary.positions", turn.positions, a.shape[:-1])
@@ -117,19 +123,21 @@ def check_stages(epilogue: Epilogue, a: Array, columns: int, n: int) -> None:
         raise UnsupportedError(mismatch("rotary", got, expected))
 
 
-def _check_float(name: str, x: Array, shape: tuple[int | str, ...]) -> None:
-    if x.dtype != np.float32:
-        raise DTypeError(mismatch(name, x.dtype.name, "float32"))
+def _check_float(name: str, x: Array | None, shape: tuple[int | str, ...]) -> None:
+    if x is None or x.dtype != np.float32:
+        raise DTypeError(mismatch(name, None if x is None else x.dtype.name, "float32"))
     check_shape(name, x, shape)
 
 
-def arrays_of(epilogue: Epilogue) -> list[Array]:
-    """Return all arrays of the stages."""
+def arrays_of(epilogue: Epilogue) -> dict[str, Array]:
+    """Return all arrays of the stages by name."""
     normed, turn = epilogue.normed, epilogue.rotary
-    found = [epilogue.statistics]
-    found += [] if normed is None else [normed.statistics, normed.sums]
-    found += [] if turn is None else [turn.positions, turn.frequency]
-    return [x for x in found if x is not None]
+    found = {"statistics": epilogue.statistics}
+    if normed is not None:
+        found |= {"normed.statistics": normed.statistics, "normed.sums": normed.sums}
+    if turn is not None:
+        found |= {"rotary.positions": turn.positions, "rotary.frequency": turn.frequency}
+    return {name: x for name, x in found.items() if x is not None}
 
 
 def stages_of(epilogue: Epilogue) -> Stages | None:

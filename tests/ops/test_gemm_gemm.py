@@ -235,8 +235,15 @@ def test_what_is_no_array_or_overlaps_is_said() -> None:
         gemm_gemm(x, x, [[1.0]])
     out = np.empty((4, 4), np.float32)
     told = Epilogue(statistics=out.reshape(-1)[:8].reshape(4, 1, 2))
-    with pytest.raises(ArgumentError, match="shared with operand 0 of between"):
+    with pytest.raises(ArgumentError, match="shared with statistics of between"):
         gemm_gemm(x, x, x, between=told, out=out)
+    with pytest.raises(DTypeError, match="between: got str"):
+        gemm_gemm(x, x, x, between="gelu")
+    with pytest.raises(ArgumentError, match="shared with d, expected"):
+        gemm_gemm(x, x, out, out=out)
+    told = Epilogue(statistics=x.reshape(-1)[:8].reshape(4, 1, 2))
+    with pytest.raises(ArgumentError, match="statistics: got memory possibly shared with a,"):
+        gemm_gemm(x, x.copy(), x.copy(), epilogue=told)
 
 
 @pytest.mark.gpu

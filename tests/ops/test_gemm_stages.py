@@ -309,10 +309,22 @@ def test_what_does_not_fit() -> None:
     fails(ShapeError, r"statistics: got \(10, 2, 2\)", statistics=np.zeros((10, 2, 2), "f4"))
     fails(DTypeError, "statistics: got float64", statistics=np.zeros((10, 1, 2)))
     fails(ArgumentError, "contiguous", statistics=np.zeros((2, 1, 10), "f4").T)
+    fails(DTypeError, "statistics: got list", statistics=[1.0])
+    fails(ArgumentError, "with a, expected", statistics=a.reshape(-1)[:20].reshape(10, 1, 2))
+    told = np.zeros((10, 1, 2), np.float32)
+    told.flags.writeable = False
+    fails(ArgumentError, "statistics: got a read-only array", statistics=told)
+    fails(DTypeError, "normed: got int, expected a Normed", normed=3)
+    fails(DTypeError, "rotary: got str, expected a Rotary", rotary="half")
+    fails(DTypeError, "normed.sums: got None", normed=Normed(np.zeros((10, 2), "f4"), None))
     fails(ShapeError, "normed.sums", normed=Normed(np.zeros((10, 2), "f4"), np.zeros(3, "f4")))
     fails(ShapeError, "positions", rotary=Rotary(positions[0], frequency, 3, 4))
     fails(DTypeError, "positions", rotary=Rotary(positions * 1.0, frequency, 3, 4))
+    fails(DTypeError, "positions: got None", rotary=Rotary(None, frequency, 3, 4))
     fails(DTypeError, "frequency", rotary=Rotary(positions, positions[0], 3, 4))
+    for how in ({"heads": "3"}, {"head_dim": 4.0}, {"magnitude": "a"}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(how))}: got "):
+            Rotary(positions, frequency, **{"heads": 3, "head_dim": 4, **how})
     fails(ShapeError, "rotary: got 4 of 4", rotary=Rotary(positions, frequency, 4, 4))
     fails(ShapeError, "frequency: got 2", rotary=Rotary(positions, frequency, 3, 2))
     fails(ShapeError, "head_dim", rotary=Rotary(positions, frequency, 3, 4), heads=2)
@@ -323,6 +335,9 @@ def test_what_does_not_fit() -> None:
     one = np.ones(12, np.float32)
     with pytest.raises(ArgumentError, match="elements alone"):
         gemm_layer_norm(a, b, one, one, eps=1e-5, epilogue=Epilogue(heads=3))
+    with pytest.raises(ArgumentError, match="epilogue: got rotary, expected"):
+        after = Epilogue(rotary=Rotary(positions, frequency[:1], 3, 4))
+        gemm_layer_norm(a, b, one, one, eps=1e-5, epilogue=after)
 
 
 def test_halves_that_take_a_second_kernel() -> None:
