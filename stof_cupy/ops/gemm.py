@@ -57,6 +57,12 @@ def gemm(
     UnsupportedError
         If there is no kernel for the dtype.
 
+    Notes
+    -----
+    While a stream is captured, what a call needs beside its arguments comes from CuPy's current
+    allocator, which has to keep it for the graph: ``cupy.cuda.using_allocator`` with a
+    `cupy.cuda.MemoryPool` of the graph's own.
+
     Examples
     --------
     >>> import numpy as np
