@@ -95,3 +95,27 @@ def test_it_gives_the_same_again_when_there_are_more_ctas_than_places(hopper: No
         out = poison((16, 16384), np.float16, cupy)
         streamed.launch(Config(16, 8), problem, a, b, out)
         assert bool((out == first).all())
+
+
+@pytest.mark.gpu
+def test_a_captured_launch_reads_what_is_there_when_it_runs(hopper: None) -> None:
+    import cupy
+
+    problem = Problem("bfloat16", 5, 300, 520)
+    hosts = [arrays(problem, seed) for seed in (1, 2)]
+    a, b = map(uploaded, hosts[0][:2])
+    out = poison((5, 300), as_dtype("bfloat16"), cupy)
+    config = config_for(problem, H100)
+    assert config is not None
+    streamed.launch(config, problem, a, b, out)  # it is compiled
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        streamed.launch(config, problem, a, b, out)
+        graph = stream.end_capture()
+        for host in hosts:
+            a[...], b[...] = cupy.asarray(host[0]), cupy.asarray(host[1])
+            out[...] = poison(out.shape, out.dtype, cupy)
+            graph.launch(stream)
+            stream.synchronize()
+            exact, low = expected(problem, *host), expected(problem, *host, precision="bfloat16")
+            assert_close(out, exact, low)
