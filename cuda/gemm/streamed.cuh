@@ -56,6 +56,7 @@ struct Streamed {
   };
 
   using Position = RingPosition<kBuffers>;
+  enum Wait { kFull = 1 };  // see Waiter
 
   const Params& p;
   const u32 smem;
@@ -102,7 +103,7 @@ struct Streamed {
     const Waiter<kBounded> wait(p.report);
 #pragma unroll 1
     for (Position at; k(at) < p.k; at.advance()) {
-      wait(full(at), at.full(), 0);
+      wait(full(at), at.full(), kFull);
       multiply(sums, at);
       __syncwarp();
       if (lane == 0) load({at.count + kBuffers});

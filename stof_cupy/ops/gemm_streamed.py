@@ -79,7 +79,7 @@ def launch(
     Parameters
     ----------
     report : int, optional
-        Take the bounded kernel, and where it writes what it waited for: see `gemm_sm90.prepare`.
+        Take the bounded kernel, and where it writes where it waited: see `gemm_sm90.prepare`.
 
     Raises
     ------

@@ -59,7 +59,7 @@ def test_operands_that_lie_otherwise_are_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
-def test_on_the_gpu(kind: EpilogueKind, dtype: str, hopper: None) -> None:
+def test_on_the_gpu(kind: EpilogueKind, dtype: str, hopper: Any) -> None:
     import cupy
 
     report = cupy.cuda.alloc_pinned_memory(16)
@@ -80,7 +80,7 @@ def test_on_the_gpu(kind: EpilogueKind, dtype: str, hopper: None) -> None:
 
 
 @pytest.mark.gpu
-def test_it_gives_the_same_again_when_there_are_more_ctas_than_places(hopper: None) -> None:
+def test_it_gives_the_same_again_when_there_are_more_ctas_than_places(hopper: Any) -> None:
     import cupy
 
     problem = Problem("float16", 16, 16384, 2048)
@@ -98,7 +98,7 @@ def test_it_gives_the_same_again_when_there_are_more_ctas_than_places(hopper: No
 
 
 @pytest.mark.gpu
-def test_a_captured_launch_reads_what_is_there_when_it_runs(hopper: None) -> None:
+def test_a_captured_launch_reads_what_is_there_when_it_runs(hopper: Any) -> None:
     import cupy
 
     problem = Problem("bfloat16", 5, 300, 520)
