@@ -2,7 +2,7 @@
 // as well; or if kTold only what a product needs of its rows to be normalised afterwards
 // (epilogue/normed.cuh). Statistics in fp32; variance is the mean squared distance from the mean. A
 // row is that of 1, 2, 4 or 8 warps, which keep 32 elements a thread in registers: what lies beyond
-// is read again.
+// is read again, as are rows that are no whole 16-byte pieces.
 #pragma once
 
 #include "types.cuh"
@@ -16,8 +16,8 @@ struct Norm {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kMinBlocks = 2;
-  static constexpr int kSmemBytes = 2 * kWarps * 4;
-  static constexpr int kKept = 4;  // pieces of 8 elements
+  static constexpr int kSmemBytes = 2 * 2 * kWarps * 4;
+  static constexpr int kPieces = 4;  // pieces of 8 elements
 
   struct Params {
     const T* x;
@@ -35,43 +35,63 @@ struct Norm {
   };
 
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
-    if (p.wide != 0) {
-      Row<true>(p, reinterpret_cast<float*>(smem)).run();
-    } else {
-      Row<false>(p, reinterpret_cast<float*>(smem)).run();
-    }
+    if (p.wide != 0)
+      rows<true>(p, reinterpret_cast<float*>(smem));
+    else
+      rows<false>(p, reinterpret_cast<float*>(smem));
   }
 
  private:
+  // One row after the other, each while the next is on its way; or one, if kTold.
+  template <bool kWide>
+  __device__ static __forceinline__ void rows(const Params& p, float* shared) {
+    float* partial = shared;
+    const int each = kWarps / p.warps;
+    i64 row = static_cast<i64>(blockIdx.x) * each + threadIdx.x / 32 / p.warps;
+    if constexpr (kTold) {
+      Row<kWide>(p, partial, row).tell();
+    } else {
+      typename Row<kWide>::Bits raw;
+      Row<kWide>(p, partial, row).read(raw, p.x, p.x_row);
+#pragma unroll 1
+      for (i64 first = static_cast<i64>(blockIdx.x) * each; first < p.rows;) {
+        Vector8<T> kept[Row<kWide>::kKept + 1];
+        Row<kWide>(p, partial, row).keep(kept, raw);
+        const i64 next = row + gridDim.x * each;
+        Row<kWide>(p, partial, next).read(raw, p.x, p.x_row);
+        Row<kWide>(p, partial, row).normalise(kept);
+        row = next;
+        first += gridDim.x * each;
+        partial = partial == shared ? shared + 2 * kWarps : shared;
+      }
+    }
+  }
+
   template <bool kWide>
   struct Row {
+    static constexpr int kKept = kWide ? kPieces : 0, kAtOnce = 2;
+    using Bits = uint4[kKept + 1];
+
     const Params& p;
     float* partial;  // of each warp: a sum, then a sum of squares
     i64 row;
     int cols;         // none in a row beyond the last, whose warps meet the others all the same
     int first, step;  // columns
 
-    __device__ __forceinline__ Row(const Params& p, float* partial) : p(p), partial(partial) {
-      const int warp = threadIdx.x / 32;
-      row = static_cast<i64>(blockIdx.x) * (kWarps / p.warps) + warp / p.warps;
+    __device__ __forceinline__ Row(const Params& p, float* partial, i64 row)
+        : p(p), partial(partial), row(row) {
       cols = row < p.rows ? p.cols : 0;
-      first = (warp % p.warps * 32 + threadIdx.x % 32) * 8;
+      first = (threadIdx.x / 32 % p.warps * 32 + threadIdx.x % 32) * 8;
       step = p.warps * 256;
     }
 
     // The bits of 8 elements from column c on; those beyond the row are 0.
     __device__ __forceinline__ uint4 bits(const T* from, int c) const {
-      uint4 raw = make_uint4(0, 0, 0, 0);
-      if constexpr (kWide) {
-        if (c < cols) raw = *reinterpret_cast<const uint4*>(from + c);
-      } else {
-        u32 word[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-          if (c + i < cols) word[i / 2] |= static_cast<u32>(from[c + i].bits) << i % 2 * 16;
-        raw = make_uint4(word[0], word[1], word[2], word[3]);
-      }
-      return raw;
+      return bits8<kWide>(from + c, cols - c);
+    }
+
+    __device__ __forceinline__ uint4 shift(int c) const {
+      return kCentred ? bits(p.bias, c) : make_uint4(0, 0, 0, 0);
     }
 
     __device__ __forceinline__ Vector8<T> load(const T* from, int c) const {
@@ -94,24 +114,19 @@ struct Norm {
     }
 
     // All loads come before what needs one of them.
-    __device__ __forceinline__ void read(Vector8<T> (&kept)[kKept]) const {
-      uint4 raw[kKept], other[kKept];
-      const T* x = p.x + row * p.x_row;
+    __device__ __forceinline__ void read(Bits& raw, const T* from, i64 pitch) const {
 #pragma unroll
-      for (int j = 0; j < kKept; ++j) raw[j] = bits(x, first + j * step);
-      if (p.residual != nullptr) {
-        const T* residual = p.residual + row * p.residual_row;
+      for (int j = 0; j < kKept; ++j) raw[j] = bits(from + row * pitch, first + j * step);
+    }
+
+    __device__ __forceinline__ void keep(Vector8<T>* kept, const Bits& raw) const {
 #pragma unroll
-        for (int j = 0; j < kKept; ++j) other[j] = bits(residual, first + j * step);
+      for (int j = 0; j < kKept; ++j) kept[j] = Vector8<T>::of(raw[j]);
+      if (p.residual == nullptr) return;
+      Bits other;
+      read(other, p.residual, p.residual_row);
 #pragma unroll
-        for (int j = 0; j < kKept; ++j) {
-          kept[j] = Vector8<T>::of(raw[j]);
-          add(kept[j], Vector8<T>::of(other[j]));
-        }
-      } else {
-#pragma unroll
-        for (int j = 0; j < kKept; ++j) kept[j] = Vector8<T>::of(raw[j]);
-      }
+      for (int j = 0; j < kKept; ++j) add(kept[j], Vector8<T>::of(other[j]));
     }
 
     // Over the threads of the row, and divided by its length.
@@ -127,81 +142,83 @@ struct Norm {
       return x / p.cols;
     }
 
-    __device__ static __forceinline__ float total(const Vector8<T>& v) {
-      float sum = 0.f;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum += v.x[i];
-      return sum;
-    }
-
     __device__ __forceinline__ float squares(const Vector8<T>& v, int c, float mean) const {
-      float sum = 0.f;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float d = c + i < cols ? v.x[i] - mean : 0.f;
-        sum += d * d;
-      }
-      return sum;
+      return v.template squares<kWide>(mean, cols - c);
     }
 
-    __device__ __forceinline__ void write(const Vector8<T>& v, Vector8<T> weight, Vector8<T> bias,
-                                          int c, float mean, float scale) const {
+    __device__ __forceinline__ void write(const Vector8<T>& v, uint4 weight, uint4 bias, int c,
+                                          float mean, float scale) const {
       if (p.sum != nullptr) store(p.sum + row * p.sum_row, c, v);
-      Vector8<T> result;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        result.x[i] = (v.x[i] - mean) * scale * weight.x[i];
-        if constexpr (kCentred) result.x[i] += bias.x[i];
-      }
+      const auto result =
+          v.normalised(mean, scale, Vector8<T>::of(weight), Vector8<T>::of(bias));
       store(static_cast<T*>(p.out) + row * p.out_row, c, result);
     }
 
-    __device__ __forceinline__ void run() const {
-      Vector8<T> kept[kKept];
-      read(kept);
+    // Reads the row once: mean and squared distances of what a thread has read are merged with
+    // those of the next piece (Chan, Golub and LeVeque), and in the end over the threads.
+    __device__ __forceinline__ void tell() const {
+      float mean = 0.f, square = 0.f, count = 0.f;
+      for (int c = first; c < cols; c += kPieces * step) {
+        uint4 raw[kPieces];
+#pragma unroll
+        for (int j = 0; j < kPieces; ++j) raw[j] = bits(p.x + row * p.x_row, c + j * step);
+#pragma unroll
+        for (int j = 0; j < kPieces; ++j) {
+          const int at = c + j * step;
+          if (at >= cols) continue;
+          const auto v = Vector8<T>::of(raw[j]);
+          const float more = kWide ? 8.f : static_cast<float>(min(8, cols - at));
+          const float middle = kCentred ? v.sum() / more : 0.f;
+          const float away = middle - mean, all = count + more;
+          square += squares(v, at, middle) + away * away * count * (more / all);
+          mean += away * (more / all);
+          count = all;
+        }
+      }
+      const float middle = kCentred ? mean_of(mean * count, partial) : 0.f;
+      const float away = mean - middle;
+      square = mean_of(square + away * away * count, partial + kWarps);
+      if (first == 0 && row < p.rows) {
+        float* const told = static_cast<float*>(p.out) + 2 * row;
+        told[0] = middle;
+        told[1] = rsqrtf(square + p.eps);
+      }
+    }
+
+    __device__ __forceinline__ void normalise(const Vector8<T>* kept) const {
       const int beyond = first + kKept * step;
 
       float mean = 0.f;
       if constexpr (kCentred) {
 #pragma unroll
-        for (int j = 0; j < kKept; ++j) mean += total(kept[j]);
-        for (int c = beyond; c < cols; c += step) mean += total(input(c));
+        for (int j = 0; j < kKept; ++j) mean += kept[j].sum();
+#pragma unroll 1
+        for (int c = beyond; c < cols; c += step) mean += input(c).sum();
         mean = mean_of(mean, partial);
       }
 
       float square = 0.f;
 #pragma unroll
       for (int j = 0; j < kKept; ++j) square += squares(kept[j], first + j * step, mean);
+#pragma unroll 1
       for (int c = beyond; c < cols; c += step) square += squares(input(c), c, mean);
       const float scale = rsqrtf(mean_of(square, partial + kWarps) + p.eps);
-      if constexpr (kTold) {
-        if (first == 0 && row < p.rows) {
-          float* const told = static_cast<float*>(p.out) + 2 * row;
-          told[0] = mean;
-          told[1] = scale;
-        }
-        return;
-      }
-
       // A load that comes after a store waits for its turn: those of two pieces go first.
 #pragma unroll
-      for (int j = 0; j < kKept; j += 2) {
-        uint4 weight[2], bias[2];
+      for (int j = 0; j < kKept; j += kAtOnce) {
+        uint4 weight[kAtOnce], bias[kAtOnce];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < kAtOnce; ++i) {
           weight[i] = bits(p.weight, first + (j + i) * step);
-          bias[i] = kCentred ? bits(p.bias, first + (j + i) * step) : weight[i];
+          bias[i] = shift(first + (j + i) * step);
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const auto scaled = Vector8<T>::of(weight[i]), shift = Vector8<T>::of(bias[i]);
-          write(kept[j + i], scaled, shift, first + (j + i) * step, mean, scale);
-        }
+        for (int i = 0; i < kAtOnce; ++i)
+          write(kept[j + i], weight[i], bias[i], first + (j + i) * step, mean, scale);
       }
-      for (int c = beyond; c < cols; c += step) {
-        const auto scaled = load(p.weight, c), shift = kCentred ? load(p.bias, c) : scaled;
-        write(input(c), scaled, shift, c, mean, scale);
-      }
+#pragma unroll 1
+      for (int c = beyond; c < cols; c += step)
+        write(input(c), bits(p.weight, c), shift(c), c, mean, scale);
     }
   };
 };

@@ -7,6 +7,21 @@
 
 namespace stof {
 
+// The bits of 8 elements, of which if kWide all or none are `valid`; others are 0.
+template <bool kWide, typename T>
+__device__ __forceinline__ uint4 bits8(const T* from, int valid) {
+  if constexpr (kWide) {
+    if (valid <= 0) return make_uint4(0, 0, 0, 0);
+    return *reinterpret_cast<const uint4*>(from);
+  } else {
+    u32 word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (i < valid) word[i / 2] |= static_cast<u32>(from[i].bits) << i % 2 * 16;
+    return make_uint4(word[0], word[1], word[2], word[3]);
+  }
+}
+
 template <typename T>
 struct Vector8 {
   float x[8];
@@ -31,6 +46,35 @@ struct Vector8 {
 #pragma unroll
       for (int i = 0; i < 8; ++i) v.x[i] = i < valid ? ptx::to_float(from[i]) : 0.f;
     }
+    return v;
+  }
+
+  __device__ __forceinline__ float sum() const {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += x[i];
+    return sum;
+  }
+
+  // Of the distances from `mean`, of elements before `valid`; if kWide all 8 are, or none.
+  template <bool kWide>
+  __device__ __forceinline__ float squares(float mean, int valid) const {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float away = x[i] - mean;
+      if (kWide || i < valid) sum += away * away;
+    }
+    return valid > 0 ? sum : 0.f;
+  }
+
+  // Mean and deviation become 0 and 1, and then those of a norm.
+  __device__ __forceinline__ Vector8 normalised(float mean, float scale, const Vector8& weight,
+                                                const Vector8& bias) const {
+    const float shift = -mean * scale;
+    Vector8 v;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v.x[i] = fmaf(fmaf(x[i], scale, shift), weight.x[i], bias.x[i]);
     return v;
   }
 

@@ -5,6 +5,9 @@
 //   static constexpr bool kMasks;  // it may take a key away, with a score of -inf
 //   template <typename P>
 //   static __device__ void apply(float& score, const P& params, const Place& at);
+//   template <typename P> struct Rows;  // the same for a tile
+// Rows<P> holds what two rows need of a stage, and its `apply` takes a thread's scores of them and
+// of pairs of keys, in the order of an accumulator: 4 of a pair, those of the first row first.
 // Scores are in units of log2(e): exp(score) is 2^(what is here).
 //   float factor;          // scale * log2(e), or with Softcap scale / softcap
 //   float cap;             // softcap * log2(e)
@@ -31,6 +34,11 @@ struct Place {
   int head, row, key;
 };
 
+struct TwoRows {
+  i64 batch;
+  int head, row[2];
+};
+
 // How far the key is after the query.
 template <typename P>
 __device__ __forceinline__ int distance(const P& p, const Place& at) {
@@ -38,13 +46,60 @@ __device__ __forceinline__ int distance(const P& p, const Place& at) {
   return (p.seq_q - at.row) - (p.seq_k - at.key);
 }
 
+// The same from two rows.
+template <typename P>
+struct Distances {
+  int stands[2];
+
+  __device__ __forceinline__ Distances(const P& p, const TwoRows& at) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      stands[r] = p.query_at != nullptr ? p.query_at[at.row[r]] : at.row[r] - p.seq_q + p.seq_k;
+  }
+
+  // Calls take(i, distance) for the scores of pairs of keys.
+  template <int kPairs, class Take>
+  __device__ __forceinline__ void each(const P& p, const int (&key)[kPairs],
+                                       const Take& take) const {
+    const bool plain = p.query_at == nullptr;
+#pragma unroll
+    for (int i = 0; i < 2 * kPairs; ++i) {
+      const int here = key[i / 2] + i % 2;
+      const int key_stands = plain ? here : p.key_at[min(here, p.seq_k - 1)];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) take(i / 2 * 4 + 2 * r + i % 2, key_stands - stands[r]);
+    }
+  }
+};
+
 // cap * tanh(score).
 struct Softcap {
   static constexpr bool kMasks = false;
+  // Of so much it is enough that tanh is right beside 1: that is 1e-5 of the score.
+  static constexpr float kLittle = 128;
+
   template <typename P>
   __device__ static __forceinline__ void apply(float& score, const P& p, const Place&) {
     score = ptx::multiply(p.cap, tanh(score));
   }
+
+  template <typename P>
+  struct Rows {
+    __device__ __forceinline__ Rows(const P&, const TwoRows&) {}
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
+                                          const int (&)[kPairs]) const {
+      if (p.cap < kLittle) {
+#pragma unroll
+        for (int i = 0; i < 4 * kPairs; ++i)
+          s[i] = fmaf(-2.f * p.cap, ptx::reciprocal(ptx::exp2(2.f * kLog2e * s[i]) + 1.f), p.cap);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4 * kPairs; ++i) s[i] = ptx::multiply(p.cap, tanh(s[i]));
+      }
+    }
+  };
 };
 
 struct Alibi {
@@ -54,6 +109,33 @@ struct Alibi {
     const int away = distance(p, at);
     score -= p.alibi[at.head] * kLog2e * static_cast<float>(away < 0 ? -away : away);
   }
+
+  template <typename P>
+  struct Rows {
+    const Distances<P> distances;
+    const float slope;
+
+    __device__ __forceinline__ Rows(const P& p, const TwoRows& at)
+        : distances(p, at), slope(p.alibi[at.head] * kLog2e) {}
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
+                                          const int (&key)[kPairs]) const {
+      if (p.query_at == nullptr) {  // the second key of a pair is on the same side, or at 0
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+          const int away = key[i / 2] - distances.stands[i % 2];
+          const float to = away < 0 ? slope : -slope, first = static_cast<float>(away);
+          s[2 * i] = fmaf(first, to, s[2 * i]);
+          s[2 * i + 1] = fmaf(first + 1.f, to, s[2 * i + 1]);
+        }
+      } else {
+        distances.each(p, key, [&](int i, int away) {
+          s[i] = fmaf(fabsf(static_cast<float>(away)), -slope, s[i]);
+        });
+      }
+    }
+  };
 };
 
 struct Relative {
@@ -64,6 +146,27 @@ struct Relative {
     const int column = away < -p.reach ? 0 : away > p.reach ? 2 * p.reach : away + p.reach;
     score += p.relative[static_cast<i64>(at.head) * (2 * p.reach + 1) + column] * kLog2e;
   }
+
+  template <typename P>
+  struct Rows {
+    const Distances<P> distances;
+    const float* const middle;
+
+    __device__ __forceinline__ Rows(const P& p, const TwoRows& at)
+        : distances(p, at),
+          middle(p.relative + static_cast<i64>(at.head) * (2 * p.reach + 1) + p.reach) {}
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
+                                          const int (&key)[kPairs]) const {
+      float found[4 * kPairs];
+      distances.each(p, key, [&](int i, int away) {
+        found[i] = middle[max(-p.reach, min(away, p.reach))];
+      });
+#pragma unroll
+      for (int i = 0; i < 4 * kPairs; ++i) s[i] = fmaf(found[i], kLog2e, s[i]);
+    }
+  };
 };
 
 __device__ __forceinline__ float bias_value(float x) { return x; }
@@ -83,6 +186,45 @@ struct Additive {
     const float bias = bias_value(static_cast<const T*>(p.bias)[offset]);
     score = bias <= p.bias_masking ? kNegativeInfinity : score + bias * kLog2e;
   }
+
+  template <typename P>
+  struct Rows {
+    struct alignas(2 * sizeof(T)) Pair {
+      T x[2];
+    };
+    const T* from[2];
+
+    __device__ __forceinline__ Rows(const P& p, const TwoRows& at) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        from[r] = static_cast<const T*>(p.bias) + at.batch * p.bias_batch + at.head * p.bias_head +
+                  at.row[r] * p.bias_row;
+    }
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
+                                          const int (&key)[kPairs]) const {
+      const u64 places = reinterpret_cast<u64>(from[0]) | reinterpret_cast<u64>(from[1]);
+      bool pairs = p.bias_key == 1 && places % sizeof(Pair) == 0;  // keys of pairs are even
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) pairs = pairs && key[i] + 1 < p.seq_k;
+      Pair found[2 * kPairs];
+      if (pairs) {
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i)
+          found[i] = *reinterpret_cast<const Pair*>(from[i % 2] + key[i / 2]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4 * kPairs; ++i)
+          found[i / 2].x[i % 2] = from[i / 2 % 2][min(key[i / 4] + i % 2, p.seq_k - 1) * p.bias_key];
+      }
+#pragma unroll
+      for (int i = 0; i < 4 * kPairs; ++i) {
+        const float bias = bias_value(found[i / 2].x[i % 2]);
+        s[i] = bias <= p.bias_masking ? kNegativeInfinity : fmaf(bias, kLog2e, s[i]);
+      }
+    }
+  };
 };
 
 template <typename... Stages>
@@ -96,6 +238,20 @@ struct Scores {
     (Stages::apply(score, p, at), ...);
     return score;
   }
+
+  template <typename P>
+  struct Rows : Stages::template Rows<P>... {
+    __device__ __forceinline__ Rows(const P& p, const TwoRows& at)
+        : Stages::template Rows<P>(p, at)... {}
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
+                                          const int (&key)[kPairs]) const {
+#pragma unroll
+      for (int i = 0; i < 4 * kPairs; ++i) s[i] = ptx::multiply(s[i], p.factor);
+      (Stages::template Rows<P>::apply(s, p, key), ...);
+    }
+  };
 };
 
 }  // namespace stof::attention

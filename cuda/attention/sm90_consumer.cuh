@@ -271,19 +271,18 @@ struct Consumer {
   // Products to scores. Where keys or rows lie behind the end, what is read is that of the last
   // one.
   __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2]) const {
+    constexpr int kGroups = K::kGroups % 4 == 0 ? 4 : 2;  // at a time, for the sake of registers
+    const Row row = Row::load(K::row_info(smem, rows.buffer()));
+    const int query = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + thread % 32 / 4;
+    const typename K::Scores::template Rows<Params> scores(
+        p, {row.batch, row.head, {min(query, p.seq_q - 1), min(query + 8, p.seq_q - 1)}});
 #pragma unroll
-    for (int j = 0; j < K::kN / 8; ++j) {
-      // What depends on the thread and the row is not kept in registers for all columns.
-      const int at = ptx::opaque(thread);
-      const Row row = Row::load(ptx::opaque(K::row_info(smem, rows.buffer())));
-      const int query = row.q_tile * K::kM + group * 64 + at / 32 * 16 + at % 32 / 4;
-      const int first = ptx::load_shared_4(K::places(smem, tiles.buffer()) + 4 * j);
+    for (int j = 0; j < K::kGroups; j += kGroups) {
+      int key[kGroups];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Place place{row.batch, row.head, min(query + i / 2 * 8, p.seq_q - 1),
-                          min(first + at % 4 * 2 + i % 2, p.seq_k - 1)};
-        s[4 * j + i] = K::Scores::of(s[4 * j + i], p, place);
-      }
+      for (int i = 0; i < kGroups; ++i)
+        key[i] = ptx::load_shared_4(K::places(smem, tiles.buffer()) + 4 * (j + i)) + thread % 4 * 2;
+      scores.apply(*reinterpret_cast<float (*)[4 * kGroups]>(&s[4 * j]), p, key);
       ptx::pin(s);
     }
   }

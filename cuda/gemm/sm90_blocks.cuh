@@ -75,6 +75,21 @@ struct Buffers {
     read_block(all, before, next);
   }
 
+  // Reads on, of a unit none of which was sent, where the residual has been read by all.
+  __device__ __forceinline__ void read_rest(const Blocks& all, u32 before) const {
+    if (!p.mapped_residual) return;
+    sync();
+    if (thread != 0) return;
+#pragma unroll 1
+    for (int i = K::kBuffers; i < all.down * all.across; ++i) read_block(all, before, i);
+  }
+
+  // Waits until the buffer that is sent next may be written.
+  __device__ __forceinline__ void wait_sent() const {
+    if (thread == 0) ptx::bulk_wait_read<K::kBuffers - 1>();
+    sync();
+  }
+
   // Waits for the residual of the next block, or of one behind it.
   __device__ __forceinline__ void wait_for(u32 number, u32 behind = 0) const {
     wait(K::ahead(smem, group, number), (count + behind) / K::kBuffers & 1, kResidual);

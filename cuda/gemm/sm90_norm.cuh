@@ -23,25 +23,24 @@ struct RowStatistics {
   const Waiter<K::kBounded> wait;
   u32 count = 0;  // exchanges
 
-  float mean[2], scale[2];  // of rows g and g + 8 of the warp's sixteen
+  // Of rows g and g + 8 of a warp's sixteen: of the CTA's columns, then of all.
+  struct Rows {
+    float mean[2], squares[2], scale[2];
+  };
 
   // From a thread's values of its two rows, as an accumulator has them; `cols` of the CTA's columns
   // are in the output.
-  __device__ __forceinline__ void compute(const float (&x)[K::kN / 2], int cols) {
+  __device__ __forceinline__ void compute(Rows& rows, const float (&x)[K::kN / 2], int cols) const {
     float sum[2] = {0.f, 0.f}, squares[2] = {0.f, 0.f};
     each(x, cols, [&](int r, float value) { sum[r] += value; });
-    for (int r = 0; r < 2; ++r) mean[r] = p.norm_bias ? warp_sum<4>(sum[r]) / cols : 0.f;
+    for (int r = 0; r < 2; ++r) rows.mean[r] = p.norm_bias ? warp_sum<4>(sum[r]) / cols : 0.f;
     each(x, cols, [&](int r, float value) {
-      const float away = value - mean[r];
+      const float away = value - rows.mean[r];
       squares[r] += away * away;
     });
-    for (int r = 0; r < 2; ++r) squares[r] = warp_sum<4>(squares[r]);
-    if constexpr (K::kAcross > 1) {  // not alone: nor may a launch without clusters store_async
-      tell(squares);
-      combine();
-      ++count;
-    } else {
-      for (int r = 0; r < 2; ++r) scale[r] = rsqrtf(squares[r] / p.n + p.eps);
+    for (int r = 0; r < 2; ++r) {
+      rows.squares[r] = warp_sum<4>(squares[r]);
+      rows.scale[r] = rsqrtf(rows.squares[r] / p.n + p.eps);  // if nobody else has columns
     }
   }
 
@@ -69,32 +68,39 @@ struct RowStatistics {
     return thread / 32 * 16 + thread % 32 / 4 + 8 * r;
   }
 
-  __device__ __forceinline__ void tell(const float (&squares)[2]) const {
+  // What one CTA alone need not do, nor may a launch without clusters (store_async).
+  __device__ __forceinline__ void tell(const Rows& rows) const {
+    if constexpr (K::kAcross == 1) return;
     if (thread == 0) ptx::mbarrier_arrive_expect(barrier(), K::kAcross * 64 * 8);
     if (thread % 4 != 0) return;
 #pragma unroll
     for (int cta = 0; cta < K::kAcross; ++cta)
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        ptx::store_async(place(rank, own_row(r)), barrier(), cta, mean[r], squares[r]);
+        ptx::store_async(place(rank, own_row(r)), barrier(), cta, rows.mean[r], rows.squares[r]);
   }
 
-  __device__ __forceinline__ void combine() {
+  // Of what was told last. Nothing more is told before: there are two places, and a CTA that is
+  // ahead tells again when it has heard all.
+  __device__ __forceinline__ void combine(Rows& rows) {
+    if constexpr (K::kAcross == 1) return;
     wait(barrier(), count >> 1 & 1, kStatistics);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float total = 0.f, squares = 0.f;
 #pragma unroll
       for (int cta = 0; cta < K::kAcross; ++cta) total += load(cta, r).mean * columns(cta);
-      mean[r] = total / p.n;
+      const float mean = total / p.n;
 #pragma unroll
       for (int cta = 0; cta < K::kAcross; ++cta) {
         const Told told = load(cta, r);
-        const float away = told.mean - mean[r];
+        const float away = told.mean - mean;
         squares += told.squares + away * away * columns(cta);
       }
-      scale[r] = rsqrtf(squares / p.n + p.eps);
+      rows.mean[r] = mean;
+      rows.scale[r] = rsqrtf(squares / p.n + p.eps);
     }
+    ++count;
   }
 
   struct Told {

@@ -154,72 +154,97 @@ struct Output {
     });
   }
 
-  // 64 rows at a time; how many is the same in all CTAs of the cluster.
+  // How many 64 rows there are is the same in all CTAs of the cluster. What they tell of the first
+  // comes while the second have their bias and residual added, and the other way round.
   __device__ __forceinline__ void store_normalised(Sums& sums, const Unit& unit) {
+    using Rows = typename RowStatistics<K>::Rows;
     const Blocks all = blocks(unit);
+    if (all.down == 0) return;
     const u32 before = buffers.count;
-#pragma unroll 1
-    for (int down = 0; down < all.down; ++down) {  // one code for both
-      store_rows(sums[0], all, before, all.row + 64 * down);
-      if constexpr (K::kBlocks > 1) {
-#pragma unroll
-        for (int i = 0; i < K::kN / 2; ++i) sums[0][i] = sums[1][i];
-      }
-    }
-  }
-
-  // All of the CTA's part of 64 rows, which are together in registers as long as it takes.
-  __device__ __forceinline__ void store_rows(float (&x)[K::kN / 2], const Blocks& all, u32 before,
-                                             int row) {
-    const epilogue::Operands operands = K::operands(p);
+    const int cols = min(K::kN, p.n - all.col);
     if (!(K::kReadsAhead && p.mapped_residual)) {
       if (thread == 0) ptx::bulk_wait_read();
       buffers.sync();
     }
-#pragma unroll
-    for (int across = 0; across < K::kN / 64; ++across) {
-      if (across < all.across) {
-        const u32 number = buffers.number(across), buffer = buffers.address(number);
-        if constexpr (K::kReadsAhead) {
-          if (p.mapped_residual) {
-            buffers.wait_for(number, across);
-          } else {
-            buffers.fill(buffer, row, all.col + 64 * across);
-            buffers.sync();
-          }
-        }
-        Ahead ahead;
-        ahead.load(operands, *this, row, all.col + 64 * across);
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {  // pairs
-          float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
-          apply(pair, operands, ahead, buffer, row, all.col + 64 * across, i / 2, i % 2);
-        }
+    Rows first, second;
+    add(sums[0], all, 0);
+    statistics.compute(first, sums[0], cols);
+    statistics.tell(first);
+    if constexpr (K::kBlocks > 1) {
+      if (all.down > 1) {
+        if constexpr (K::kReadsAhead) buffers.read_rest(all, before);
+        add(sums[1], all, 1);
+        statistics.compute(second, sums[1], cols);
       }
     }
-    statistics.compute(x, min(K::kN, p.n - all.col));
+    statistics.combine(first);
+    if constexpr (K::kBlocks > 1)
+      if (all.down > 1) statistics.tell(second);
+    send(sums[0], first, all, 0);
+    if constexpr (K::kBlocks > 1) {
+      if (all.down > 1) {
+        statistics.combine(second);
+        send(sums[1], second, all, 1);
+      }
+    }
+  }
+
+  // Takes 64 rows of the CTA's columns through the epilogue.
+  __device__ __forceinline__ void add(float (&x)[K::kN / 2], const Blocks& all, int down) const {
+    const epilogue::Operands operands = K::operands(p);
+    const int row = all.row + 64 * down;
 #pragma unroll
     for (int across = 0; across < K::kN / 64; ++across) {
-      if (across < all.across) {
-        const u32 buffer = buffers.address(buffers.number());
-        const int col = all.col + 64 * across;
-        u32 weight[8], shift[8] = {};
-        load_norm(weight, p.norm_weight, col);
-        if (p.norm_bias) load_norm(shift, p.norm_bias, col);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          u32 r[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int at = 32 * across + 8 * j + 4 * (i / 2) + 2 * (i % 2);
-            r[i] = normalised(x[at], x[at + 1], i % 2, weight[2 * j + i / 2], shift[2 * j + i / 2]);
-          }
-          buffers.put(buffer, j, r);
+      if (across >= all.across) continue;
+      const u32 behind = down * all.across + across;
+      const u32 number = buffers.number(behind), buffer = buffers.address(number);
+      if constexpr (K::kReadsAhead) {
+        if (p.mapped_residual) {
+          buffers.wait_for(number, behind);
+        } else {
+          if (down > 0) buffers.sync();  // all have read what was there
+          buffers.fill(buffer, row, all.col + 64 * across);
+          buffers.sync();
         }
-        buffers.send(buffer, row, col);
-        ++buffers.count;
-        if constexpr (K::kReadsAhead && K::kBlocks > 1) buffers.read_next(all, before);
       }
+      Ahead ahead;
+      ahead.load(operands, *this, row, all.col + 64 * across);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {  // pairs
+        float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
+        apply(pair, operands, ahead, buffer, row, all.col + 64 * across, i / 2, i % 2);
+      }
+    }
+  }
+
+  // Normalises 64 rows, which have all been added, and sends them.
+  __device__ __forceinline__ void send(const float (&x)[K::kN / 2],
+                                       const typename RowStatistics<K>::Rows& rows,
+                                       const Blocks& all, int down) {
+    const int row = all.row + 64 * down;
+#pragma unroll
+    for (int across = 0; across < K::kN / 64; ++across) {
+      if (across >= all.across) continue;
+      if (down > 0) buffers.wait_sent();
+      __syncwarp();  // its residual has been read
+      const u32 buffer = buffers.address(buffers.number());
+      const int col = all.col + 64 * across;
+      u32 weight[8], shift[8] = {};
+      load_norm(weight, p.norm_weight, col);
+      if (p.norm_bias) load_norm(shift, p.norm_bias, col);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        u32 r[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = 32 * across + 8 * j + 4 * (i / 2) + 2 * (i % 2);
+          r[i] = normalised(x[at], x[at + 1], rows.mean[i % 2], rows.scale[i % 2],
+                            weight[2 * j + i / 2], shift[2 * j + i / 2]);
+        }
+        buffers.put(buffer, j, r);
+      }
+      buffers.send(buffer, row, col);
+      ++buffers.count;
     }
   }
 
@@ -230,12 +255,11 @@ struct Output {
                          [&](int i) { return first + 8 * i; });
   }
 
-  __device__ __forceinline__ u32 normalised(float x, float y, int r, u32 weights,
-                                            u32 shifts) const {
+  __device__ static __forceinline__ u32 normalised(float x, float y, float mean, float scale,
+                                                   u32 weights, u32 shifts) {
     float weight[2] = {0.f, 0.f}, shift[2] = {0.f, 0.f};
     epilogue::add_packed<T>(weight, weights);
     epilogue::add_packed<T>(shift, shifts);
-    const float scale = statistics.scale[r], mean = statistics.mean[r];
     return ptx::pack<T>(fmaf((x - mean) * scale, weight[0], shift[0]),
                         fmaf((y - mean) * scale, weight[1], shift[1]));
   }

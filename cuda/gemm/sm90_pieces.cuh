@@ -31,7 +31,8 @@ struct Pieces {
   __device__ __forceinline__ bool add_up(Sums& sums, const Unit& unit) const {
     constexpr int kVectors = K::kN / 8;
     constexpr int kPiece = K::kBlocks * kVectors * 128;  // vectors of a warpgroup
-    const int part = (unit.tile * K::kCtas + rank) * K::kSharers + sharer;
+    // Whole tiles of a stream come first, and need no room.
+    const int part = ((unit.tile - p.whole) * K::kCtas + rank) * K::kSharers + sharer;
     float4* const pieces =
         reinterpret_cast<float4*>(p.partial) + static_cast<i64>(part) * p.splits * kPiece + thread;
     float4* const mine = pieces + static_cast<i64>(unit.split) * kPiece;

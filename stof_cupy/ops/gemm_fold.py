@@ -142,7 +142,7 @@ def row_statistics(
         squares = np.square(wide - mean[:, None]).mean(axis=1)
         return _stored(mean, squares, eps, out)
     rows = as_rows(unit_last(x))
-    blocks, fields = arguments(rows, None, None, None, eps=eps)
+    blocks, fields = arguments(rows, None, None, None, eps=eps, told=True)
     spec = catalogue.row_statistics(device_dtype("x", x), centred=centred)
     return _launch(spec, blocks, rows, out, fields)
 

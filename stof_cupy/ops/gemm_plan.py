@@ -39,10 +39,14 @@ class Plan:
         tiles = math.prod(self.tiles(problem))
         return max(0, tiles // self.stream - 1) * self.stream
 
+    def cut(self, problem: Problem) -> int:
+        """Return how many tiles may be cut into pieces."""
+        tiles = math.prod(self.tiles(problem))
+        return tiles - self.whole(problem) if self.stream else tiles
+
     def share(self, problem: Problem) -> int:
         """Return how many steps of a stream each cluster does."""
-        left = math.prod(self.tiles(problem)) - self.whole(problem)
-        return -(-left * steps_of(problem) // self.stream)
+        return -(-self.cut(problem) * steps_of(problem) // self.stream)
 
     def split_steps(self, problem: Problem) -> int:
         """Return the steps along K of a piece."""

@@ -81,7 +81,7 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
     if plan.stream and not (config.split and plan.splits == 1 and config.ctas == 1):
         return mismatch("stream", plan.stream, "0, or a configuration that splits, in one piece")
-    counted = tiles * config.cluster * config.sharers
+    counted = plan.cut(problem) * config.cluster * config.sharers
     if config.split and plan.splits + plan.stream > 1 and counted > _MOST_COUNTERS:
         return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
     if plan.stream and tiles * steps_of(problem) > 2**30:
@@ -173,7 +173,7 @@ def prepare(
     partial, words = None, 0
     pieces = plan.pieces(problem) if config.split else 1
     if pieces > 1:
-        tiles = math.prod(plan.tiles(problem)) * config.cluster
+        tiles = plan.cut(problem) * config.cluster
         partial = cupy.empty(tiles * pieces * config.m * config.n, cupy.float32)
         words = counters(number).take(tiles * config.sharers)
     values = fields(

@@ -24,7 +24,13 @@ from stof_cupy.ops._arrays import (
 __all__ = ["arguments", "launch", "validate"]
 
 _KEPT = 1024
-"""Elements that a warp keeps in registers: `kKept` pieces of 8 in each of 32 lanes."""
+"""Elements that a warp keeps in registers: `kPieces` of 8 in each of 32 lanes."""
+
+_MANY = 4096
+"""Warps that keep a GPU's memory busy."""
+
+_CTAS_OF_SM = 2
+"""That run at once: `kMinBlocks` or more."""
 
 
 def validate(
@@ -70,6 +76,7 @@ def launch(
     sum_out: Array | None,
 ) -> None:
     """Run the kernel on the current device and CuPy's current stream."""
+    from stof_cupy.jit import device
     from stof_cupy.jit.launch import kernel
 
     if not out.size:
@@ -83,9 +90,12 @@ def launch(
     if residual is not None:
         rows["residual"] = _rows(unit_last(residual), order)
     weight, bias = unit_last(weight), None if bias is None else unit_last(bias)
-    added = {"residual": rows.get("residual"), "sum_out": rows.get("sum_out")}
-    blocks, fields = arguments(rows["x"], weight, bias, rows["out"], eps=eps, **added)
-    run((blocks,), run.pack(**fields))
+    added, summed = rows.get("residual"), rows.get("sum_out")
+    blocks, fields = arguments(
+        rows["x"], weight, bias, rows["out"], eps=eps, residual=added, sum_out=summed
+    )
+    most = _CTAS_OF_SM * device.facts(x.device.id).sm_count
+    run((min(blocks, most),), run.pack(**fields))
     for name, to in results.items():
         if pointer(rows[name]) != pointer(to):
             lying = rows[name].reshape([out.shape[axis] for axis in order])
@@ -101,8 +111,12 @@ def arguments(
     eps: float,
     residual: Array | None = None,
     sum_out: Array | None = None,
+    told: bool = False,
 ) -> tuple[int, dict[str, Any]]:
-    """Return the blocks and the kernel's parameters for matrices with contiguous rows."""
+    """Return the blocks and the kernel's parameters for matrices with contiguous rows.
+
+    With `told` for a kernel that keeps nothing: a row then has no more warps than a GPU needs.
+    """
     count, cols = rows.shape
     matrices = {"x": rows, "residual": residual, "sum": sum_out, "out": to}
     steps = {name: 0 if y is None else y.strides[0] // y.itemsize for name, y in matrices.items()}
@@ -115,6 +129,8 @@ def arguments(
         ]
     )
     warps = next((each for each in (1, 2, 4) if cols <= each * _KEPT), 8)
+    while told and warps > 1 and count * warps >= 2 * _MANY:
+        warps //= 2
     fields = {
         **{name: pointer(y) for name, y in matrices.items()},
         **{f"{name}_row": step for name, step in steps.items()},

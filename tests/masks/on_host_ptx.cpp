@@ -97,6 +97,7 @@ long long launch(const Kernel& kernel, unsigned x, unsigned y, unsigned seed, un
     shared = memory.data() + (-reinterpret_cast<std::uintptr_t>(memory.data()) & 1023);
     shared_size = kernel.smem;
     for (unsigned i; ended && (i = next++) < order.size();) {
+      gridDim = {x, y, 1};
       blockIdx = {order[i] % x, order[i] / x, 0};
       std::fill_n(shared, kernel.smem, static_cast<char>(0xff));  // NaN
       start_copies(kernel.threads);

@@ -103,7 +103,7 @@ def host_run(name: str, dtype: str, arrays: tuple[Any, ...], *, seed: int = 0) -
     bias = bias if name == "layer_norm" else None
     blocks, fields = arguments(x, weight, bias, out, eps=1e-5, residual=residual, sum_out=sum_out)
     spec = getattr(catalogue, name)(dtype)
-    on_host.launch(spec, (blocks, 1), seed=seed, **fields)
+    on_host.launch(spec, (-(-blocks // 3), 1), seed=seed, **fields)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("layer_norm", "bfloat16"), ("rms_norm", "float16")])
@@ -166,6 +166,24 @@ def test_launching_code_takes_every_layout(layout, launched):
             assert_close(sum_out, *total)
             view = strided(x)[layout].view(OnHost)
     assert {*launched} == {"layer_norm_f16", "rms_norm_f16"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("hidden", [40, 768, 1001, 5000])
+def test_more_rows_than_there_are_warps(hidden, name):
+    import cupy
+
+    x, residual, weight, bias = operands(hidden, "bfloat16", (9001,))
+    result, total = expected(name, x, residual, weight, bias)
+    on = [cupy.asarray(y) for y in (x, residual, weight, bias)]
+    sum_out, out = (poison(x.shape, x.dtype, cupy) for _ in range(2))
+    call(name, on[0], *on[2:], residual=on[1], sum_out=sum_out, out=out)
+    assert_close(out, *result)
+    assert_close(sum_out, *total)
+    given = cupy.asnumpy(sum_out)
+    call(name, sum_out, *on[2:], residual=None, out=sum_out)
+    assert_close(sum_out, *expected(name, given, 0 * residual, weight, bias)[0])
 
 
 @pytest.mark.gpu

@@ -97,7 +97,7 @@ def run_on_cpu(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> Any:
     found = module.layout(problem, case.a, case.b)
     assert found is not None and module.fault(plan, problem, found) is None
     config = for_layout(config, found.transposed_a, found.transposed_b)
-    tiles = int(np.prod(plan.tiles(problem))) * config.cluster
+    tiles = plan.cut(problem) * config.cluster
     partial = np.full(tiles * plan.pieces(problem) * config.m * config.n, np.nan, np.float32)
     counters = np.zeros(tiles * config.sharers, np.int32)
     fields = module.fields(
