@@ -15,8 +15,8 @@ template <typename T, bool kCentred, bool kTold = false>
 struct Norm {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kMinBlocks = 2;
-  static constexpr int kSmemBytes = 2 * 2 * kWarps * 4;
+  static constexpr int kMinBlocks = 3;  // loads under way are what takes time
+  static constexpr int kSmemBytes = 2 * kWarps * 4;
   static constexpr int kPieces = 4;  // pieces of 8 elements
 
   struct Params {
@@ -35,53 +35,28 @@ struct Norm {
   };
 
   __device__ static __forceinline__ void run(const Params& p, char* smem) {
-    if (p.wide != 0)
-      rows<true>(p, reinterpret_cast<float*>(smem));
-    else
-      rows<false>(p, reinterpret_cast<float*>(smem));
-  }
-
- private:
-  // One row after the other, each while the next is on its way; or one, if kTold.
-  template <bool kWide>
-  __device__ static __forceinline__ void rows(const Params& p, float* shared) {
-    float* partial = shared;
-    const int each = kWarps / p.warps;
-    i64 row = static_cast<i64>(blockIdx.x) * each + threadIdx.x / 32 / p.warps;
-    if constexpr (kTold) {
-      Row<kWide>(p, partial, row).tell();
+    if (p.wide != 0) {
+      Row<true>(p, reinterpret_cast<float*>(smem)).run();
     } else {
-      typename Row<kWide>::Bits raw;
-      Row<kWide>(p, partial, row).read(raw, p.x, p.x_row);
-#pragma unroll 1
-      for (i64 first = static_cast<i64>(blockIdx.x) * each; first < p.rows;) {
-        Vector8<T> kept[Row<kWide>::kKept + 1];
-        Row<kWide>(p, partial, row).keep(kept, raw);
-        const i64 next = row + gridDim.x * each;
-        Row<kWide>(p, partial, next).read(raw, p.x, p.x_row);
-        Row<kWide>(p, partial, row).normalise(kept);
-        row = next;
-        first += gridDim.x * each;
-        partial = partial == shared ? shared + 2 * kWarps : shared;
-      }
+      Row<false>(p, reinterpret_cast<float*>(smem)).run();
     }
   }
 
+ private:
   template <bool kWide>
   struct Row {
     static constexpr int kKept = kWide ? kPieces : 0, kAtOnce = 2;
-    using Bits = uint4[kKept + 1];
-
     const Params& p;
     float* partial;  // of each warp: a sum, then a sum of squares
     i64 row;
     int cols;         // none in a row beyond the last, whose warps meet the others all the same
     int first, step;  // columns
 
-    __device__ __forceinline__ Row(const Params& p, float* partial, i64 row)
-        : p(p), partial(partial), row(row) {
+    __device__ __forceinline__ Row(const Params& p, float* partial) : p(p), partial(partial) {
+      const int warp = threadIdx.x / 32;
+      row = static_cast<i64>(blockIdx.x) * (kWarps / p.warps) + warp / p.warps;
       cols = row < p.rows ? p.cols : 0;
-      first = (threadIdx.x / 32 % p.warps * 32 + threadIdx.x % 32) * 8;
+      first = (warp % p.warps * 32 + threadIdx.x % 32) * 8;
       step = p.warps * 256;
     }
 
@@ -114,19 +89,24 @@ struct Norm {
     }
 
     // All loads come before what needs one of them.
-    __device__ __forceinline__ void read(Bits& raw, const T* from, i64 pitch) const {
+    __device__ __forceinline__ void read(Vector8<T>* kept) const {
+      uint4 raw[kKept + 1], other[kKept + 1];
+      const T* x = p.x + row * p.x_row;
 #pragma unroll
-      for (int j = 0; j < kKept; ++j) raw[j] = bits(from + row * pitch, first + j * step);
-    }
-
-    __device__ __forceinline__ void keep(Vector8<T>* kept, const Bits& raw) const {
+      for (int j = 0; j < kKept; ++j) raw[j] = bits(x, first + j * step);
+      if (p.residual != nullptr) {
+        const T* residual = p.residual + row * p.residual_row;
 #pragma unroll
-      for (int j = 0; j < kKept; ++j) kept[j] = Vector8<T>::of(raw[j]);
-      if (p.residual == nullptr) return;
-      Bits other;
-      read(other, p.residual, p.residual_row);
+        for (int j = 0; j < kKept; ++j) other[j] = bits(residual, first + j * step);
 #pragma unroll
-      for (int j = 0; j < kKept; ++j) add(kept[j], Vector8<T>::of(other[j]));
+        for (int j = 0; j < kKept; ++j) {
+          kept[j] = Vector8<T>::of(raw[j]);
+          add(kept[j], Vector8<T>::of(other[j]));
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kKept; ++j) kept[j] = Vector8<T>::of(raw[j]);
+      }
     }
 
     // Over the threads of the row, and divided by its length.
@@ -185,7 +165,13 @@ struct Norm {
       }
     }
 
-    __device__ __forceinline__ void normalise(const Vector8<T>* kept) const {
+    __device__ __forceinline__ void run() const {
+      if constexpr (kTold) {
+        tell();
+        return;
+      }
+      Vector8<T> kept[kKept > 0 ? kKept : 1];
+      read(kept);
       const int beyond = first + kKept * step;
 
       float mean = 0.f;

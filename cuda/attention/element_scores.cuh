@@ -6,8 +6,9 @@
 //   template <typename P>
 //   static __device__ void apply(float& score, const P& params, const Place& at);
 //   template <typename P> struct Rows;  // the same for a tile
-// Rows<P> holds what two rows need of a stage, and its `apply` takes a thread's scores of them and
-// of pairs of keys, in the order of an accumulator: 4 of a pair, those of the first row first.
+// Rows<P> holds what two rows need of a stage. Its `find` begins to load what scores of these and of
+// pairs of keys need into a Found<kPairs>, and `apply` takes them: a thread's, in the order of an
+// accumulator, which are 4 of a pair, those of the first row first.
 // Scores are in units of log2(e): exp(score) is 2^(what is here).
 //   float factor;          // scale * log2(e), or with Softcap scale / softcap
 //   float cap;             // softcap * log2(e)
@@ -85,11 +86,17 @@ struct Softcap {
 
   template <typename P>
   struct Rows {
+    template <int kPairs>
+    struct Found {};
+
     __device__ __forceinline__ Rows(const P&, const TwoRows&) {}
 
     template <int kPairs>
-    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
-                                          const int (&)[kPairs]) const {
+    __device__ __forceinline__ void find(Found<kPairs>&, const P&, const int (&)[kPairs]) const {}
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p, const int (&)[kPairs],
+                                          const Found<kPairs>&) const {
       if (p.cap < kLittle) {
 #pragma unroll
         for (int i = 0; i < 4 * kPairs; ++i)
@@ -112,6 +119,9 @@ struct Alibi {
 
   template <typename P>
   struct Rows {
+    template <int kPairs>
+    struct Found {};
+
     const Distances<P> distances;
     const float slope;
 
@@ -119,8 +129,11 @@ struct Alibi {
         : distances(p, at), slope(p.alibi[at.head] * kLog2e) {}
 
     template <int kPairs>
+    __device__ __forceinline__ void find(Found<kPairs>&, const P&, const int (&)[kPairs]) const {}
+
+    template <int kPairs>
     __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
-                                          const int (&key)[kPairs]) const {
+                                          const int (&key)[kPairs], const Found<kPairs>&) const {
       if (p.query_at == nullptr) {  // the second key of a pair is on the same side, or at 0
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
@@ -149,6 +162,11 @@ struct Relative {
 
   template <typename P>
   struct Rows {
+    template <int kPairs>
+    struct Found {
+      float bias[4 * kPairs];
+    };
+
     const Distances<P> distances;
     const float* const middle;
 
@@ -157,14 +175,18 @@ struct Relative {
           middle(p.relative + static_cast<i64>(at.head) * (2 * p.reach + 1) + p.reach) {}
 
     template <int kPairs>
-    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
-                                          const int (&key)[kPairs]) const {
-      float found[4 * kPairs];
+    __device__ __forceinline__ void find(Found<kPairs>& found, const P& p,
+                                         const int (&key)[kPairs]) const {
       distances.each(p, key, [&](int i, int away) {
-        found[i] = middle[max(-p.reach, min(away, p.reach))];
+        found.bias[i] = middle[max(-p.reach, min(away, p.reach))];
       });
+    }
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P&, const int (&)[kPairs],
+                                          const Found<kPairs>& found) const {
 #pragma unroll
-      for (int i = 0; i < 4 * kPairs; ++i) s[i] = fmaf(found[i], kLog2e, s[i]);
+      for (int i = 0; i < 4 * kPairs; ++i) s[i] = fmaf(found.bias[i], kLog2e, s[i]);
     }
   };
 };
@@ -192,6 +214,11 @@ struct Additive {
     struct alignas(2 * sizeof(T)) Pair {
       T x[2];
     };
+    template <int kPairs>
+    struct Found {
+      Pair bias[2 * kPairs];
+    };
+
     const T* from[2];
 
     __device__ __forceinline__ Rows(const P& p, const TwoRows& at) {
@@ -202,25 +229,30 @@ struct Additive {
     }
 
     template <int kPairs>
-    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
-                                          const int (&key)[kPairs]) const {
+    __device__ __forceinline__ void find(Found<kPairs>& found, const P& p,
+                                         const int (&key)[kPairs]) const {
       const u64 places = reinterpret_cast<u64>(from[0]) | reinterpret_cast<u64>(from[1]);
       bool pairs = p.bias_key == 1 && places % sizeof(Pair) == 0;  // keys of pairs are even
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) pairs = pairs && key[i] + 1 < p.seq_k;
-      Pair found[2 * kPairs];
       if (pairs) {
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i)
-          found[i] = *reinterpret_cast<const Pair*>(from[i % 2] + key[i / 2]);
+          found.bias[i] = *reinterpret_cast<const Pair*>(from[i % 2] + key[i / 2]);
       } else {
 #pragma unroll
         for (int i = 0; i < 4 * kPairs; ++i)
-          found[i / 2].x[i % 2] = from[i / 2 % 2][min(key[i / 4] + i % 2, p.seq_k - 1) * p.bias_key];
+          found.bias[i / 2].x[i % 2] =
+              from[i / 2 % 2][min(key[i / 4] + i % 2, p.seq_k - 1) * p.bias_key];
       }
+    }
+
+    template <int kPairs>
+    __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p, const int (&)[kPairs],
+                                          const Found<kPairs>& found) const {
 #pragma unroll
       for (int i = 0; i < 4 * kPairs; ++i) {
-        const float bias = bias_value(found[i / 2].x[i % 2]);
+        const float bias = bias_value(found.bias[i / 2].x[i % 2]);
         s[i] = bias <= p.bias_masking ? kNegativeInfinity : fmaf(bias, kLog2e, s[i]);
       }
     }
@@ -241,15 +273,25 @@ struct Scores {
 
   template <typename P>
   struct Rows : Stages::template Rows<P>... {
+    template <int kPairs>
+    struct Found : Stages::template Rows<P>::template Found<kPairs>... {};
+
     __device__ __forceinline__ Rows(const P& p, const TwoRows& at)
         : Stages::template Rows<P>(p, at)... {}
 
     template <int kPairs>
+    __device__ __forceinline__ void find(Found<kPairs>& found, const P& p,
+                                         const int (&key)[kPairs]) const {
+      (Stages::template Rows<P>::template find<kPairs>(found, p, key), ...);
+    }
+
+    template <int kPairs>
     __device__ __forceinline__ void apply(float (&s)[4 * kPairs], const P& p,
-                                          const int (&key)[kPairs]) const {
+                                          const int (&key)[kPairs],
+                                          const Found<kPairs>& found) const {
 #pragma unroll
       for (int i = 0; i < 4 * kPairs; ++i) s[i] = ptx::multiply(s[i], p.factor);
-      (Stages::template Rows<P>::apply(s, p, key), ...);
+      (Stages::template Rows<P>::template apply<kPairs>(s, p, key, found), ...);
     }
   };
 };

@@ -113,10 +113,11 @@ struct Consumer {
     MaskBits<kKeys> bits;
     multiply_qk(s, part);
     load_bits(bits, 0, part);
+    const auto making = begin_scores();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
-    take_weights<true, true>(s, bits, 0);
+    take_weights<true, true>(s, bits, 0, making);
     pack(s);
   }
 
@@ -159,11 +160,12 @@ struct Consumer {
     part = now;
     if (kTurns) ptx::barrier_arrive(kTurn + (group + 1) % K::kWarpgroups, 256);
     if (kMasked) load_bits(bits, i, now);
-    ptx::wgmma_wait<K::kTerms ? 0 : 1>();  // P leaves registers for what makes scores
+    const auto making = begin_scores();
+    ptx::wgmma_wait<1>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
-    take_weights<kMasked, kKeys != K::kN>(s, bits, i);
-    if (!K::kTerms) ptx::wgmma_wait<0>();
+    take_weights<kMasked, kKeys != K::kN>(s, bits, i, making);
+    ptx::wgmma_wait<0>();
     ptx::pin(o);
     release_v(before);
     pack(s);
@@ -182,10 +184,11 @@ struct Consumer {
     wait(K::full(smem, K::kKBarriers, tiles.buffer()), tiles.full(), kKFull);
     multiply_qk(s, kWhole);
     if constexpr (kMasked) load_bits(bits, i, kWhole);
+    const auto making = begin_scores();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     if (!K::kTerms) release_k();
-    take_weights<kMasked>(s, bits, i);
+    take_weights<kMasked>(s, bits, i, making);
     pack(s);
     if (!kRescaleFirst) rescale_output();
   }
@@ -268,31 +271,66 @@ struct Consumer {
     if (i == row.masked - 1) bits.cut(row.limit - of % 2 * kKeys, thread % 4);
   }
 
-  // Products to scores. Where keys or rows lie behind the end, what is read is that of the last
-  // one.
-  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2]) const {
-    constexpr int kGroups = K::kGroups % 4 == 0 ? 4 : 2;  // at a time, for the sake of registers
-    const Row row = Row::load(K::row_info(smem, rows.buffer()));
-    const int query = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + thread % 32 / 4;
-    const typename K::Scores::template Rows<Params> scores(
-        p, {row.batch, row.head, {min(query, p.seq_q - 1), min(query + 8, p.seq_q - 1)}});
+  // With what a tile's products become scores; what the first of them need is on its way.
+  struct Making {
+    using Rows = typename K::Scores::template Rows<Params>;
+    static constexpr bool kMuch = sizeof(typename Rows::template Found<4>) > 64;
+    static constexpr int kPairs = kMuch || K::kGroups % 4 != 0 ? 2 : 4;  // of keys at a time
+    using Found = typename Rows::template Found<kPairs>;
+    Rows rows;
+    Found found;
+  };
+
+  // Where keys or rows lie behind the end, what is read is that of the last one.
+  __device__ __forceinline__ auto begin_scores() const {
+    if constexpr (K::kTerms) {
+      const Row row = Row::load(K::row_info(smem, rows.buffer()));
+      const int query = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + thread % 32 / 4;
+      const TwoRows at{row.batch, row.head, {min(query, p.seq_q - 1), min(query + 8, p.seq_q - 1)}};
+      Making making{{p, at}, {}};
+      int key[Making::kPairs];
+      load_keys(key, 0);
+      making.rows.find(making.found, p, key);
+      return making;
+    } else {
+      return 0;
+    }
+  }
+
+  // This thread's first key of each 8 in the tile, from the j-th on.
+  template <int kPairs>
+  __device__ __forceinline__ void load_keys(int (&key)[kPairs], int j) const {
+    const u32 places = K::places(smem, tiles.buffer());
 #pragma unroll
-    for (int j = 0; j < K::kGroups; j += kGroups) {
-      int key[kGroups];
+    for (int i = 0; i < kPairs; ++i)
+      key[i] = ptx::load_shared_4(places + 4 * (j + i)) + thread % 4 * 2;
+  }
+
+  // Products to scores.
+  template <class Making>
+  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2], Making& making) const {
+    constexpr int kPairs = Making::kPairs;
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i)
-        key[i] = ptx::load_shared_4(K::places(smem, tiles.buffer()) + 4 * (j + i)) + thread % 4 * 2;
-      scores.apply(*reinterpret_cast<float (*)[4 * kGroups]>(&s[4 * j]), p, key);
+    for (int j = 0; j < K::kGroups; j += kPairs) {
+      int key[kPairs], next[kPairs];
+      typename Making::Found found;
+      load_keys(key, j);
+      if (j + kPairs < K::kGroups) {
+        load_keys(next, j + kPairs);
+        making.rows.find(found, p, next);
+      }
+      making.rows.apply(*reinterpret_cast<float (*)[4 * kPairs]>(&s[4 * j]), p, key, making.found);
+      making.found = found;
       ptx::pin(s);
     }
   }
 
   // Products to weights. With kLooked, the scores are looked at before them in any case.
-  template <bool kMasked, bool kLooked = false, int kKeys>
+  template <bool kMasked, bool kLooked = false, int kKeys, class Making>
   __device__ __forceinline__ void take_weights(float (&s)[kKeys / 2], const MaskBits<kKeys>& bits,
-                                               int tile) {
+                                               int tile, Making making) {
     if constexpr (K::kTerms) {
-      make_scores(s);
+      make_scores(s, making);
       release_k();
     }
     float scale = K::kTerms ? 1.f : p.factor;

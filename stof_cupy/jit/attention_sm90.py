@@ -27,8 +27,6 @@ _SMEM_PER_BLOCK, _SMEM_PER_SM = 232448, 233472
 _SMEM_RESERVED = 1024  # of each block, by the system
 _VARIANTS = ("packed", "bounded", "halves")
 _REGISTERS_BESIDE = 32  # of a thread, for all but scores, weights and output
-# To make scores by more than the scale, of places too; what ptxas 13.5 needs not to spill.
-_REGISTERS_OF_SOFTCAP, _REGISTERS_OF_PLACES = 40, 64
 _ROW_BYTES, _ROWS = 48 + 2 * 32 * 4, 3  # what a CTA is told of a row, and how many it keeps
 
 
@@ -180,17 +178,7 @@ class Sm90Config:
             return mismatch("registers", needed, f"at most {most} for scores and output")
         if {"Alibi", "Relative"} <= set(self.scores):
             return mismatch("scores", self.scores, "one term of distances")
-        return self._spills() or self._scores_fault(given)
-
-    def _scores_fault(self, given: int) -> str | None:
-        """Return what there are not enough registers for to make scores, or None."""
-        terms = _REGISTERS_OF_PLACES + 8 * len(self.scores)
-        terms += 8 if "Relative" in self.scores and self.n == 128 else 0
-        terms = _REGISTERS_OF_SOFTCAP if self.scores == ("Softcap",) else terms
-        spare = given - self.n - self.dim_v // 2
-        if self.scores and spare < terms:
-            return mismatch("registers", f"{spare} for {self.scores}", f"at least {terms}")
-        return None
+        return self._spills()
 
     def _spills(self) -> str | None:
         """Return what of the scores ptxas 13.5 spills for, though there seems to be room, or None.
@@ -200,17 +188,16 @@ class Sm90Config:
         arrays = any(stage.startswith("Additive") for stage in self.scores)
         distances = not {"Alibi", "Relative"}.isdisjoint(self.scores)
         two_places = arrays and distances and "Softcap" not in self.scores
+        halves = self.scores in (("Additive<stof::f16>",), ("Additive<stof::bf16>",))
         expected = None
         if self.packed and self.dim_v > 64 and self.scores not in ((), ("Softcap",)):
             expected = "a softcap alone where keys are packed"
-        elif (self.packed or (self.warpgroups > 1 and self.dim_v > 64)) and two_places:
-            expected = "no array beside a term of distances"
+        elif (self.packed or (self.n > 64 and self.dim_v > 96)) and (two_places or halves):
+            expected = "64 keys for an array of 16 bits, or beside a term of distances"
         elif self.packed and self.dim_qk == 256 and len(self.scores) > 2:
             expected = "two terms where keys of 256 are packed"
         elif self.n % 64 and (distances or (self.packed and self.scores)):
             expected = "no such terms where 64 does not divide the keys of a tile"
-        elif self.scores == ("Alibi",) and self.dim_qk < self.dim_v == 192:
-            expected = "another term for values of 192 that are wider than queries"
         return None if expected is None else mismatch("scores", self.scores, expected)
 
     @property

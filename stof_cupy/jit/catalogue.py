@@ -182,7 +182,7 @@ def _norm(name: str, dtype: str, *, centred: bool, told: bool = False) -> Kernel
             ("eps", "f4"),
         ),
         threads=256,
-        smem_bytes=4 * 8 * 4,
+        smem_bytes=2 * 8 * 4,
     )
 
 

@@ -29,9 +29,6 @@ _KEPT = 1024
 _MANY = 4096
 """Warps that keep a GPU's memory busy."""
 
-_CTAS_OF_SM = 2
-"""That run at once: `kMinBlocks` or more."""
-
 
 def validate(
     x: Array,
@@ -76,7 +73,6 @@ def launch(
     sum_out: Array | None,
 ) -> None:
     """Run the kernel on the current device and CuPy's current stream."""
-    from stof_cupy.jit import device
     from stof_cupy.jit.launch import kernel
 
     if not out.size:
@@ -94,8 +90,7 @@ def launch(
     blocks, fields = arguments(
         rows["x"], weight, bias, rows["out"], eps=eps, residual=added, sum_out=summed
     )
-    most = _CTAS_OF_SM * device.facts(x.device.id).sm_count
-    run((min(blocks, most),), run.pack(**fields))
+    run((blocks,), run.pack(**fields))
     for name, to in results.items():
         if pointer(rows[name]) != pointer(to):
             lying = rows[name].reshape([out.shape[axis] for axis in order])

@@ -55,5 +55,4 @@ def launched(monkeypatch) -> list[str]:
     )
     monkeypatch.setitem(sys.modules, "cupy", stub)
     monkeypatch.setattr("stof_cupy.jit.launch.kernel", Kernel)
-    monkeypatch.setattr("stof_cupy.jit.device.facts", lambda _: SimpleNamespace(sm_count=1))
     return names
