@@ -192,7 +192,9 @@ class Sm90Config:
         expected = None
         if self.packed and self.dim_v > 64 and self.scores not in ((), ("Softcap",)):
             expected = "a softcap alone where keys are packed"
-        elif (self.packed or (self.n > 64 and self.dim_v > 96)) and (two_places or halves):
+        elif self.packed and two_places:
+            expected = "no array beside a term of distances where keys are packed"
+        elif self.n > 64 and self.dim_v > 96 and (two_places or halves):
             expected = "64 keys for an array of 16 bits, or beside a term of distances"
         elif self.packed and self.dim_qk == 256 and len(self.scores) > 2:
             expected = "two terms where keys of 256 are packed"

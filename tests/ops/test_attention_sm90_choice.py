@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,9 @@ def test_every_pair_of_head_dims_has_a_configuration(dims: tuple[int, int]) -> N
     "change, named",
     [
         ({"n": 256, "warpgroups": 3}, "registers"),
-        ({"scores": ("Alibi",)}, "registers"),
+        ({"scores": ("Additive<stof::bf16>",)}, "64 keys"),
+        ({"scores": ("Alibi", "Additive<float>")}, "64 keys"),
         ({"scores": ("Alibi", "Relative"), "n": 64}, "scores"),
-        ({"scores": ("Alibi", "Additive<float>"), "n": 64}, "no array"),
-        ({"scores": ("Alibi",), "n": 64, "dim_qk": 64, "dim_v": 192}, "values of 192"),
         ({"scores": ("Alibi",), "n": 112, "dim_qk": 192, "dim_v": 64, "queries": 1}, "64 does not"),
         ({"scores": ("Alibi",), "n": 64, "packed": True}, "packed"),
         ({"n": 120}, "n:"),
@@ -116,23 +115,21 @@ def test_without_queries_or_keys_another_kernel_runs(axis: str) -> None:
             choose(replace(case, facts=gpus.A100), select="sm90")
 
 
-@pytest.mark.parametrize(
-    "dims, terms",
-    [
-        ((256, 256), {"alibi": True}),
-        ((256, 256), {"softcap": True, "distances": True, "bias": "float32"}),
-        ((64, 192), {"alibi": True}),
-        ((128, 128), {"alibi": True, "bias": "float16"}),
-        ((192, 192), {"distances": True, "bias": "bfloat16"}),
-        ((64, 64), {"alibi": True, "distances": True}),
-    ],
-)
-def test_another_kernel_is_chosen_where_it_has_no_registers(
-    dims: tuple[int, int], terms: Any
-) -> None:
-    scores = gpus.ScoreKind(**terms)
+@pytest.mark.parametrize("dims", [(a, b) for a in SM90_DIMS for b in SM90_DIMS])
+def test_every_pair_of_head_dims_takes_all_terms(dims: tuple[int, int]) -> None:
+    for softcap, distances, bias in product(
+        (False, True), (None, "alibi", "distances"), (None, "float16", "bfloat16", "float32")
+    ):
+        terms = {"softcap": softcap, "bias": bias} | ({distances: True} if distances else {})
+        scores = gpus.ScoreKind(**terms)
+        case = gpus.case(300, dim_qk=dims[0], dim_v=dims[1], scores=scores)
+        assert choose(case, select="sm90").kernel == "sm90"
+
+
+def test_another_kernel_is_chosen_for_two_terms_of_distances() -> None:
+    scores = gpus.ScoreKind(alibi=True, distances=True)
     for facts in (gpus.H100, gpus.H200):
-        case = gpus.case(300, dim_qk=dims[0], dim_v=dims[1], scores=scores, facts=facts)
+        case = gpus.case(300, dim=64, scores=scores, facts=facts)
         assert not list(attention_sm90.configs(case))
         assert choose(case).kernel in ("blockwise", "rowwise")
         with pytest.raises(UnsupportedError, match=r"^select: got 'sm90'"):
