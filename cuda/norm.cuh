@@ -129,8 +129,7 @@ struct Norm {
     __device__ __forceinline__ void write(const Vector8<T>& v, uint4 weight, uint4 bias, int c,
                                           float mean, float scale) const {
       if (p.sum != nullptr) store(p.sum + row * p.sum_row, c, v);
-      const auto result =
-          v.normalised(mean, scale, Vector8<T>::of(weight), Vector8<T>::of(bias));
+      const auto result = v.normalised(mean, scale, Vector8<T>::of(weight), Vector8<T>::of(bias));
       store(static_cast<T*>(p.out) + row * p.out_row, c, result);
     }
 

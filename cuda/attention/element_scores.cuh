@@ -6,10 +6,10 @@
 //   template <typename P>
 //   static __device__ void apply(float& score, const P& params, const Place& at);
 //   template <typename P> struct Rows;  // the same for a tile
-// Rows<P> holds what two rows need of a stage. Its `find` begins to load what scores of these and of
-// pairs of keys need into a Found<kPairs>, and `apply` takes them: a thread's, in the order of an
-// accumulator, which are 4 of a pair, those of the first row first.
-// Scores are in units of log2(e): exp(score) is 2^(what is here).
+// Rows<P> holds what two rows need of a stage. Its `find` begins to load what scores of these and
+// of pairs of keys need into a Found<kPairs>, and `apply` takes them: a thread's, in the order of
+// an accumulator, which are 4 of a pair, those of the first row first. Scores are in units of
+// log2(e): exp(score) is 2^(what is here).
 //   float factor;          // scale * log2(e), or with Softcap scale / softcap
 //   float cap;             // softcap * log2(e)
 //   const float* alibi;    // (heads,) slopes

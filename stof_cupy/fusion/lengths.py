@@ -49,12 +49,15 @@ def _kernels(
     for problem in _problems(node, sizes, dtype):
         if node.op == "turned_gemm" and not _turns(problem, node, facts):
             problem = _unturned(problem)
-        choice = gemm_choice.choices(problem, layout_of(problem), facts)[-1]
-        if isinstance(choice, gemm_sm90.Plan):
-            found[gemm_sm90_spec(dtype, choice.config, problem.epilogue)] = None
-        elif not isinstance(choice, Vendor):
-            found[choice.spec(problem)] = None
+        found |= _kernel(problem, dtype, facts)
     return found
+
+
+def _kernel(problem: Problem, dtype: str, facts: DeviceFacts) -> dict[KernelSpec, None]:
+    choice = gemm_choice.choices(problem, layout_of(problem), facts)[-1]
+    if isinstance(choice, gemm_sm90.Plan):
+        return {gemm_sm90_spec(dtype, choice.config, problem.epilogue): None}
+    return {} if isinstance(choice, Vendor) else {choice.spec(problem): None}
 
 
 def _problems(node: Node, sizes: Mapping[str, int], dtype: str) -> Iterator[Problem]:
@@ -83,8 +86,11 @@ def norm_kernels(
         found[_NORMS[op](dtype)] = None
         for problem in _problems(node, sizes, dtype):
             plan = gemm_choice.norm(problem, layout_of(problem), facts)
-            if plan is not None:
+            if isinstance(plan, gemm_sm90.Plan):
                 found[gemm_sm90_spec(dtype, plan.config, problem.epilogue)] = None
+            elif plan == gemm_choice.LATE:
+                without = replace(problem, epilogue=replace(problem.epilogue, residual=False))
+                found |= _kernel(without, dtype, facts)
     return found
 
 

@@ -133,7 +133,7 @@ def normed_in_one(node: Node, sizes: Mapping[str, int], machine: Machine) -> flo
     if machine.facts is None or not problem.m:
         return None
     plan = gemm_choice.norm(problem, layout_of(problem), machine.facts)
-    if plan is None:
+    if isinstance(plan, str):
         return None
     return gemm_model.predict(plan, problem, machine.facts, gemm_model.Constants()).us * 1e-6
 

@@ -187,19 +187,21 @@ class Sm90Config:
         """
         arrays = any(stage.startswith("Additive") for stage in self.scores)
         distances = not {"Alibi", "Relative"}.isdisjoint(self.scores)
-        two_places = arrays and distances and "Softcap" not in self.scores
         halves = self.scores in (("Additive<stof::f16>",), ("Additive<stof::bf16>",))
+        more = (arrays and distances) or halves or {"Softcap", "Relative"} <= set(self.scores)
         expected = None
         if self.packed and self.dim_v > 64 and self.scores not in ((), ("Softcap",)):
             expected = "a softcap alone where keys are packed"
-        elif self.packed and two_places:
-            expected = "no array beside a term of distances where keys are packed"
-        elif self.n > 64 and self.dim_v > 96 and (two_places or halves):
-            expected = "64 keys for an array of 16 bits, or beside a term of distances"
+        elif (self.packed or self.dim_v == 256) and arrays and distances:
+            expected = "no array beside a term of distances"
+        elif self.dim_qk == self.dim_v == 256 and arrays and "Softcap" in self.scores:
+            expected = "no array after a softcap"
         elif self.packed and self.dim_qk == 256 and len(self.scores) > 2:
             expected = "two terms where keys of 256 are packed"
         elif self.n % 64 and (distances or (self.packed and self.scores)):
             expected = "no such terms where 64 does not divide the keys of a tile"
+        elif self.n > 64 and self.dim_v > 96 and more:
+            expected = "fewer terms, or 64 keys, where values have 128"
         return None if expected is None else mismatch("scores", self.scores, expected)
 
     @property
@@ -234,9 +236,10 @@ SM90_CONFIGS = (
 
 SM90_CORNERS = (
     ("float16", Sm90Config(192, 96, 112, 2, queries=1, scores=("Softcap",))),
-    ("bfloat16", Sm90Config(96, 192, 64, 2, scores=("Relative",))),
-    ("float16", Sm90Config(192, 64, 64, 2, scores=("Relative", "Additive<float>"))),
-    ("float16", Sm90Config(64, 192, 64, 2, scores=("Additive<stof::f16>",))),
+    ("bfloat16", Sm90Config(128, 128, 128, 2, scores=("Relative",))),
+    ("float16", Sm90Config(64, 128, 128, 2, scores=("Softcap", "Additive<float>"))),
+    ("float16", Sm90Config(192, 192, 64, 2, scores=("Relative", "Additive<stof::f16>"))),
+    ("float16", Sm90Config(256, 256, 64, 2, queries=1, scores=("Softcap", "Relative"))),
     ("bfloat16", Sm90Config(256, 64, 64, 2, queries=1, packed=True, scores=("Softcap", "Alibi"))),
 )
 """Other pairs of head dims with terms of scores: what comes next to those that would spill."""

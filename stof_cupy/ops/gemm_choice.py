@@ -24,6 +24,7 @@ from stof_cupy.ops.gemm_vendor import Vendor
 
 __all__ = [
     "APART",
+    "LATE",
     "Choice",
     "Times",
     "choices",
@@ -44,7 +45,10 @@ Times: TypeAlias = Mapping[str, float]
 APART = "apart"
 """The name of a product and a LayerNorm in two kernels."""
 
-_VERSION = 4
+LATE = "apart, residual late"
+"""The same, where the second adds the residual."""
+
+_VERSION = 5
 """Of our kernels: times of others do not count."""
 
 
@@ -109,14 +113,15 @@ def choices(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple
 
 
 @lru_cache(maxsize=4096)
-def norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Plan | None:
-    """Return how to compute a product and normalise its rows in one kernel; None: in two."""
+def norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Plan | str:
+    """Return how to compute a product and normalise its rows: in one kernel, `APART` or `LATE`."""
     plans = {name_of(plan): plan for plan in gemm_model.norm_candidates(problem, found, facts)}
     times = times_of(facts, key_of(problem, found, norm=True))
-    known = [name for name in times if name in plans or name == APART]
+    known = [name for name in times if name in plans or name in (APART, LATE)]
     if not known:
-        return gemm_model.choose_norm(problem, found, facts)
-    return plans.get(min(known, key=lambda name: times[name]))
+        return gemm_model.choose_norm(problem, found, facts) or APART
+    best = min(known, key=lambda name: times[name])
+    return plans.get(best, best)
 
 
 # ---------------------------------------------------------------- the file

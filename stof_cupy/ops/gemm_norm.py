@@ -5,6 +5,8 @@ Or ``rms_norm`` of it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.ops import gemm_choice, gemm_sm90
 from stof_cupy.ops._arrays import (
@@ -22,7 +24,7 @@ from stof_cupy.ops.gemm_sm90 import Norm, Plan
 from stof_cupy.ops.norm import layer_norm
 from stof_cupy.ops.rms_norm import rms_norm
 
-__all__ = ["gemm_layer_norm", "gemm_rms_norm", "launch"]
+__all__ = ["apart", "gemm_layer_norm", "gemm_rms_norm", "launch", "may_be_late"]
 
 
 def gemm_layer_norm(
@@ -133,19 +135,39 @@ def _normalised(
         check_shape(name, x, (problem.n,))
     check_no_overlap(out, **weights)
     check_eps(eps)
-    plan = None
+    plan: Plan | str = gemm_choice.APART
     if where == "cuda" and problem.m:
         plan = _choose(problem, a, b)
-    if plan is not None:
-        norm = Norm(weights["weight"], weights.get("bias"), eps)
+    norm = Norm(weights["weight"], weights.get("bias"), eps)
+    if isinstance(plan, Plan):
         return launch(plan, problem, a, b, epilogue, norm, out)
+    return apart(a, b, epilogue, norm, out, late=plan == gemm_choice.LATE)
+
+
+def apart(
+    a: Array, b: Array, epilogue: Epilogue, norm: Norm, out: Array | None, *, late: bool
+) -> Array:
+    """Compute both in kernels of their own; if `late` the second adds the residual, if it may."""
+    residual = epilogue.residual if late and may_be_late(epilogue, out) else None
+    if residual is not None:
+        epilogue = replace(epilogue, residual=None)
     out = gemm(a, b, epilogue=epilogue, out=out)
-    if "bias" in weights:
-        return layer_norm(out, **weights, eps=eps, out=out)
-    return rms_norm(out, **weights, eps=eps, out=out)
+    how = {"eps": norm.eps, "residual": residual, "out": out}
+    if norm.bias is None:
+        return rms_norm(out, norm.weight, **how)
+    return layer_norm(out, norm.weight, norm.bias, **how)
 
 
-def _choose(problem: Problem, a: Array, b: Array) -> Plan | None:
+def may_be_late(epilogue: Epilogue, out: Array | None) -> bool:
+    """Whether the residual is still there when the product has been written to `out`."""
+    try:
+        check_no_overlap(out, residual=epilogue.residual)
+    except ArgumentError:
+        return False
+    return epilogue.residual is not None
+
+
+def _choose(problem: Problem, a: Array, b: Array) -> Plan | str:
     from stof_cupy.jit.device import facts
 
     found = gemm_sm90.layout(problem, as_rows(a), b.T)

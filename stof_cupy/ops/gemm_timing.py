@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -21,7 +22,6 @@ from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice
 from stof_cupy.ops.gemm_sm90 import Layout, Norm, Plan
 from stof_cupy.ops.gemm_vendor import Vendor
-from stof_cupy.ops.norm import layer_norm
 
 __all__ = ["measure", "measure_norm", "normal", "to_time"]
 
@@ -101,7 +101,10 @@ def measure(
 
 
 def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
-    """Time a product whose rows are normalised as `measure` does: in one kernel, and in two."""
+    """Time a product whose rows are normalised as `measure` does: in one kernel, and in two.
+
+    In two the residual, if there is one, is added by either.
+    """
     if _nothing(problem):
         return {}
     found, facts = Layout(), device.facts(device.current())
@@ -112,16 +115,19 @@ def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
     measure(problem, found, again=again)
     sets, epilogue = _sets(problem, found), _epilogue(problem)
     weight, shift = (normal((problem.n,), problem.dtype, seed) for seed in (4, 5))
+    norm = Norm(weight, shift, 1e-5)
 
-    def apart(a: Any, b: Any, out: Any) -> None:
-        gemm.gemm(a, b.T, epilogue=epilogue, out=out)
-        layer_norm(out, weight, shift, eps=1e-5, out=out)
+    def apart(late: bool, a: Any, b: Any, out: Any) -> None:
+        gemm_norm.apart(a, b.T, epilogue, norm, out, late=late)
 
     def whole(plan: Plan, a: Any, b: Any, out: Any) -> None:
-        norm = Norm(weight, shift, 1e-5)
         gemm_norm.launch(plan, problem, a, b.T, epilogue, norm, out)
 
-    ways = {gemm_choice.APART: apart}
+    ways: dict[str, Callable[..., None]] = {gemm_choice.APART: partial(apart, False)}
+    if problem.epilogue.residual:
+        without = replace(problem, epilogue=replace(problem.epilogue, residual=False))
+        measure(without, found, again=again)
+        ways[gemm_choice.LATE] = partial(apart, True)
     for plan in gemm_model.norm_candidates(problem, found, facts):
         ways[gemm_choice.name_of(plan)] = partial(whole, plan)
     runs = [_turns([partial(way, *each) for each in sets]) for way in ways.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,11 +129,13 @@ def test_rows_that_are_normalised_in_one_kernel_or_in_two() -> None:
     plan = next(gemm_model.norm_candidates(PROBLEM, HERE, H100))
     name = gemm_choice.name_of(plan)
     keep({gemm_choice.APART: 1.0, name: 2.0}, norm=True)
-    assert gemm_choice.norm(PROBLEM, HERE, H100) is None
+    assert gemm_choice.norm(PROBLEM, HERE, H100) == gemm_choice.APART
     keep({gemm_choice.APART: 3.0, name: 2.0}, norm=True)
     assert gemm_choice.norm(PROBLEM, HERE, H100) == plan
+    keep({gemm_choice.APART: 3.0, gemm_choice.LATE: 1.0, name: 2.0}, norm=True)
+    assert gemm_choice.norm(PROBLEM, HERE, H100) == gemm_choice.LATE
     keep({"else": 1.0}, norm=True)
-    expected = gemm_model.choose_norm(PROBLEM, HERE, H100)
+    expected = gemm_model.choose_norm(PROBLEM, HERE, H100) or gemm_choice.APART
     assert gemm_choice.norm(PROBLEM, HERE, H100) == expected
 
 
@@ -201,5 +204,6 @@ def test_measuring() -> None:
         EpilogueKind(rotary="neighbours", statistics=True),
     ):
         assert gemm_timing.measure(Problem("bfloat16", 100, 192, 256, kind))
-    times = gemm_timing.measure_norm(PROBLEM)
-    assert gemm_choice.APART in times
+    kind = EpilogueKind(bias=True, residual=True)
+    times = gemm_timing.measure_norm(replace(PROBLEM, epilogue=kind))
+    assert {gemm_choice.APART, gemm_choice.LATE} <= set(times)

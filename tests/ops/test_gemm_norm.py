@@ -63,6 +63,24 @@ def test_rms_norm_on_numpy(dtype: str) -> None:
     assert_close(got, *oracle(x, dtype, centred=False))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_residual_that_the_norm_adds(monkeypatch: Any, dtype: str, centred: bool) -> None:
+    seen = []
+    every = module.gemm
+    monkeypatch.setattr(module, "gemm", lambda *a, **how: seen.append(how) or every(*a, **how))
+    x = draw(rng(4), 5, 40, 24, dtype)
+    norm = Norm(x["weight"], x["shift"] if centred else None, EPS)
+    for given in ("its own", "the residual's"):
+        residual = x["residual"].copy()
+        out = residual if given == "the residual's" else poison(residual.shape, residual.dtype)
+        epilogue = Epilogue(bias=x["bias"], residual=residual)
+        got = module.apart(x["a"], x["w"].T, epilogue, norm, out, late=True)
+        assert got is out
+        assert_close(got, *oracle(x, dtype, centred=centred))
+        assert (seen.pop()["epilogue"].residual is None) == (given == "its own")
+
+
 def test_bad_arguments() -> None:
     a, b, w = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), np.ones(4, np.float32)
     with pytest.raises(ShapeError, match="weight: got"):

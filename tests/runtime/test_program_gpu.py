@@ -151,6 +151,7 @@ def test_lists_of_other_lengths_replay_what_was_recorded(engines, mask) -> None:
     for _ in range(8):  # of one number of tokens, when padded
         lengths = rng.multinomial(rng.integers(961, 1000), np.ones(9) / 9)
         ids = [cupy.asarray(rng.integers(0, 50, n)) for n in lengths]
+        cupy.cuda.get_current_stream().synchronize()  # the other stream does not wait for copies
         with cupy.cuda.Stream(non_blocking=True) as stream:
             results = recorded.run(ids, mask=mask)
             stream.synchronize()
