@@ -24,7 +24,7 @@ from stof_cupy.ops import gemm as gemm_module
 from stof_cupy.ops import gemm_choice, gemm_model, gemm_ways, reference
 from stof_cupy.ops.epilogue import Normed
 from stof_cupy.ops.gemm_args import Problem
-from stof_cupy.ops.gemm_choice import APART, name_of
+from stof_cupy.ops.gemm_choice import name_of
 from stof_cupy.ops.gemm_fold import fold_norm, row_statistics
 from stof_cupy.ops.gemm_norm import gemm_layer_norm
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
@@ -257,10 +257,8 @@ def measured(kind: str, shape: Shape) -> Measured:
     problem, here = problem_of(kind, shape), facts()
     if kind == "layer_norm":
         times = measure_norm(problem)
-        plan, guess = gemm_choice.norm(problem, Layout(), here), gemm_model.choose_norm
-        found = guess(problem, Layout(), here)
-        named = [APART if each is None else name_of(each) for each in (plan, found)]
-        return Measured(*named, dict(times))
+        ways = (gemm_choice.norm, gemm_choice.guessed_norm)
+        return Measured(*(name_of(way(problem, Layout(), here)) for way in ways), dict(times))
     times = measure(problem)
     chosen = gemm_choice.choices(problem, Layout(), here)[0]
     return Measured(

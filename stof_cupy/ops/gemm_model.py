@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
@@ -172,8 +172,11 @@ def choose_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> P
     constants = Constants()
     legal = list(norm_candidates(problem, found, facts))
     times = [(predict(plan, problem, facts, constants).us, i) for i, plan in enumerate(legal)]
-    apart = explain(problem, found, facts)[0].us + constants.launch_us
-    apart += 4 * problem.m * problem.n / bandwidth(facts, constants)  # read and written again
+    # Read and written again, and the residual is read then: the product is faster without.
+    kind = replace(problem.epilogue, residual=False)
+    apart = explain(replace(problem, epilogue=kind), found, facts)[0].us + constants.launch_us
+    moved = (6 if problem.epilogue.residual else 4) * problem.m * problem.n
+    apart += moved / bandwidth(facts, constants)
     return legal[min(times)[1]] if times and min(times)[0] < apart else None
 
 
@@ -227,7 +230,7 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500
     if config.across:
-        tail = 2 * tail + 2000  # once more over all values, and an exchange
+        tail = 3 * tail + 4000  # once more over all values, and an exchange
     if plan.stream:
         return _streamed(plan, p, terms[bound], tail, c) / clock(facts, c), bound
     rounds = -(-plan.units(p) // facts.at_once(config.ctas))
