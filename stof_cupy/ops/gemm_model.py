@@ -229,8 +229,10 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     elif pieces > 1 and not plan.stream:
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500
-    if config.across:
-        tail = 3 * tail + 4000  # once more over all values, and an exchange
+    if config.across == 1:
+        tail *= 2  # once more over all values
+    elif config.across:
+        tail = 3 * tail + 4000  # and they wait for each other
     if plan.stream:
         return _streamed(plan, p, terms[bound], tail, c) / clock(facts, c), bound
     rounds = -(-plan.units(p) // facts.at_once(config.ctas))
