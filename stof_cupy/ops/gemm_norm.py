@@ -40,7 +40,8 @@ def gemm_layer_norm(
     """Compute `gemm` and normalise the rows of its result.
 
     On a Hopper in one kernel, where a row of up to 2048 fits the CTAs of a cluster and that is
-    expected to be faster: what is normalised is then not rounded before. Else in two.
+    expected to be faster: what is normalised is then not rounded before. Else in two, of which the
+    second adds the residual, unless `out` takes its place.
 
     Parameters
     ----------
