@@ -71,10 +71,9 @@ struct Vector8 {
   // Mean and deviation become 0 and 1, and then those of a norm.
   __device__ __forceinline__ Vector8 normalised(float mean, float scale, const Vector8& weight,
                                                 const Vector8& bias) const {
-    const float shift = -mean * scale;
     Vector8 v;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v.x[i] = fmaf(fmaf(x[i], scale, shift), weight.x[i], bias.x[i]);
+    for (int i = 0; i < 8; ++i) v.x[i] = fmaf((x[i] - mean) * scale, weight.x[i], bias.x[i]);
     return v;
   }
 

@@ -76,7 +76,7 @@ struct Distances {
 // cap * tanh(score).
 struct Softcap {
   static constexpr bool kMasks = false;
-  // Of so much it is enough that tanh is right beside 1: that is 1e-5 of the score.
+  // Below, the error of a tanh that is right beside 1 alone is 3e-5 of a score's unit at most.
   static constexpr float kLittle = 128;
 
   template <typename P>
@@ -232,7 +232,8 @@ struct Additive {
     __device__ __forceinline__ void find(Found<kPairs>& found, const P& p,
                                          const int (&key)[kPairs]) const {
       const u64 places = reinterpret_cast<u64>(from[0]) | reinterpret_cast<u64>(from[1]);
-      bool pairs = p.bias_key == 1 && places % sizeof(Pair) == 0;  // keys of pairs are even
+      bool pairs = p.bias_key == 1 && places % sizeof(Pair) == 0;
+      // Keys of pairs are even, but for those of no group, which are behind the end.
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) pairs = pairs && key[i] + 1 < p.seq_k;
       if (pairs) {

@@ -307,13 +307,13 @@ struct Consumer {
   }
 
   // Products to scores.
-  template <class Making>
-  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2], Making& making) const {
-    constexpr int kPairs = Making::kPairs;
+  template <class With>
+  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2], With& making) const {
+    constexpr int kPairs = With::kPairs;
 #pragma unroll
     for (int j = 0; j < K::kGroups; j += kPairs) {
       int key[kPairs], next[kPairs];
-      typename Making::Found found;
+      typename With::Found found;
       load_keys(key, j);
       if (j + kPairs < K::kGroups) {
         load_keys(next, j + kPairs);
@@ -326,9 +326,9 @@ struct Consumer {
   }
 
   // Products to weights. With kLooked, the scores are looked at before them in any case.
-  template <bool kMasked, bool kLooked = false, int kKeys, class Making>
+  template <bool kMasked, bool kLooked = false, int kKeys, class With>
   __device__ __forceinline__ void take_weights(float (&s)[kKeys / 2], const MaskBits<kKeys>& bits,
-                                               int tile, Making making) {
+                                               int tile, With making) {
     if constexpr (K::kTerms) {
       make_scores(s, making);
       release_k();

@@ -100,6 +100,7 @@ struct RowStatistics {
       rows.mean[r] = mean;
       rows.scale[r] = rsqrtf(squares / p.n + p.eps);
     }
+    __syncwarp();  // all lanes of a row have read, before the next is told
     ++count;
   }
 

@@ -155,7 +155,8 @@ struct Output {
   }
 
   // How many 64 rows there are is the same in all CTAs of the cluster. What they tell of the first
-  // comes while the second have their bias and residual added, and the other way round.
+  // comes while the second have their bias and residual added, that of the second while the first
+  // are sent.
   __device__ __forceinline__ void store_normalised(Sums& sums, const Unit& unit) {
     using Rows = typename RowStatistics<K>::Rows;
     const Blocks all = blocks(unit);

@@ -115,20 +115,28 @@ def choices(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple
     return (*first, every[0].choice)
 
 
-def guessed_norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Plan | str:
+def guessed_norm(
+    problem: Problem, found: Layout | None, facts: DeviceFacts, late: bool = True
+) -> Plan | str:
     """Return what `norm` does where nothing was measured."""
-    two = LATE if problem.epilogue.residual else APART
+    two = LATE if late and problem.epilogue.residual else APART
     return gemm_model.choose_norm(problem, found, facts) or two
 
 
 @lru_cache(maxsize=4096)
-def norm(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Plan | str:
-    """Return how to compute a product and normalise its rows: in one kernel, `APART` or `LATE`."""
+def norm(
+    problem: Problem, found: Layout | None, facts: DeviceFacts, late: bool = True
+) -> Plan | str:
+    """Return how to compute a product and normalise its rows: in one kernel, `APART` or `LATE`.
+
+    The latter only if it may be `late`: the result does not take the residual's place.
+    """
     plans = {name_of(plan): plan for plan in gemm_model.norm_candidates(problem, found, facts)}
     times = times_of(facts, key_of(problem, found, norm=True))
-    known = [name for name in times if name in plans or name in (APART, LATE)]
+    two = (APART, LATE) if late else (APART,)
+    known = [name for name in times if name in plans or name in two]
     if not known:
-        return guessed_norm(problem, found, facts)
+        return guessed_norm(problem, found, facts, late)
     best = min(known, key=lambda name: times[name])
     return plans.get(best, best)
 

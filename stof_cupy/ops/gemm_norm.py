@@ -138,7 +138,7 @@ def _normalised(
     check_eps(eps)
     plan: Plan | str = gemm_choice.APART
     if where == "cuda" and problem.m:
-        plan = _choose(problem, a, b)
+        plan = _choose(problem, a, b, may_be_late(epilogue, out))
     norm = Norm(weights["weight"], weights.get("bias"), eps)
     if isinstance(plan, Plan):
         return launch(plan, problem, a, b, epilogue, norm, out)
@@ -148,9 +148,9 @@ def _normalised(
 def apart(
     a: Array, b: Array, epilogue: Epilogue, norm: Norm, out: Array | None, *, late: bool
 ) -> Array:
-    """Compute both in kernels of their own; if `late` the second adds the residual, if it may."""
-    residual = epilogue.residual if late and may_be_late(epilogue, out) else None
-    if residual is not None:
+    """Compute both in kernels of their own; if `late` the second adds the residual."""
+    residual = epilogue.residual if late else None
+    if late:
         epilogue = replace(epilogue, residual=None)
     out = gemm(a, b, epilogue=epilogue, out=out)
     how = {"eps": norm.eps, "residual": residual, "out": out}
@@ -168,11 +168,11 @@ def may_be_late(epilogue: Epilogue, out: Array | None) -> bool:
     return epilogue.residual is not None
 
 
-def _choose(problem: Problem, a: Array, b: Array) -> Plan | str:
+def _choose(problem: Problem, a: Array, b: Array, late: bool) -> Plan | str:
     from stof_cupy.jit.device import facts
 
     found = gemm_sm90.layout(problem, as_rows(a), b.T)
-    return gemm_choice.norm(problem, found, facts(a.device.id))
+    return gemm_choice.norm(problem, found, facts(a.device.id), late)
 
 
 def launch(

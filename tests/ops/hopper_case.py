@@ -71,6 +71,9 @@ class Case:
     def oracle(self) -> tuple[Any, Any, Any]:
         """Return exact output and LSE, and the output in low precision."""
         how = {"scale": self.scale, "kv_lengths": self.kv_lengths, "return_lse": True, **self.terms}
+        if "positions" in how:
+            rows, cols = how.pop("positions")
+            how["bias"] = -how.pop("alibi")[:, None, None] * np.abs(cols - rows[:, None])
         inputs = self.q, self.k, self.v, self.mask
         exact, lse = reference.attention(*inputs, **how)
         low, _ = reference.attention(*inputs, **how, precision=self.q.dtype.name)
@@ -127,13 +130,31 @@ def run_on_cpu(
     return out, args.lse
 
 
-def _terms(g: np.random.Generator, heads: int, keys: int, name: str) -> dict[str, Any]:
+TERMS = (
+    *("softcap", "high softcap", "alibi", "positions", "distances", "bias", "rows of bias"),
+    *("odd bias", "bias by steps", "sinks", "all"),
+)
+
+
+def _terms(
+    g: np.random.Generator, shape: tuple[int, int, int], name: str, dtype: str
+) -> dict[str, Any]:
+    heads, queries, keys = shape
     slopes = np.exp2(-g.uniform(1, 6, heads)).astype(np.float32)
     bias = random_array(g, (heads, 1, keys), "float16")
     bias[..., g.random(keys) < 0.2] = -np.inf
+    whole = random_array(g, (heads, queries, 2 * keys + 9), dtype)
     return {
         "softcap": {"softcap": 3.0},
+        "high softcap": {"softcap": 90.0},
         "alibi": {"alibi": slopes},
+        "positions": {
+            "alibi": slopes,
+            "positions": tuple(g.integers(0, 60, n).astype(np.int32) for n in (queries, keys)),
+        },
+        "rows of bias": {"bias": np.ascontiguousarray(whole[..., :keys])},
+        "odd bias": {"bias": whole[..., 1 : keys + 1]},
+        "bias by steps": {"bias": whole[..., 2 * keys : 0 : -2]},
         "distances": {
             "bias": RelativeBias(random_array(g, (8, heads)), bidirectional=True, max_distance=40)
         },
@@ -145,9 +166,9 @@ def _terms(g: np.random.Generator, heads: int, keys: int, name: str) -> dict[str
 
 def with_terms(shape: Sm90Config, name: str, seed: int, dtype: str = "bfloat16") -> Any:
     """Return a case whose scores are modified, and the configuration that does it."""
-    case = Case.draw(seed, shape, dtype, (15, 100, 200))
-    heads, keys = case.q.shape[1], case.k.shape[2]
-    case.terms = _terms(rng(seed), heads, keys, name)
+    sizes = (200,) if name == "rows of bias" else (15, 100, 200)  # loads of pairs need many
+    case = Case.draw(seed, shape, dtype, sizes)
+    case.terms = _terms(rng(seed), (*case.q.shape[1:3], case.k.shape[2]), name, dtype)
     kind = kind_of(case.args(None).scores)
     shape = shape if name == "sinks" else shape.roomy(stages(kind))
     if seed % 2 and name != "sinks":

@@ -121,6 +121,17 @@ def test_kernel_on_the_cpu(hidden, name, dtype):
     )
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 60000), ("bfloat16", 3e19)])
+def test_constant_rows_on_the_cpu(dtype: str, value: float) -> None:
+    """What is the mean is 0 afterwards, however large it was."""
+    for hidden in (40, 768, 1001):
+        x, _, weight, bias = operands(hidden, dtype, (3,))
+        x[...] = value
+        out = poison(x.shape, x.dtype)
+        host_run("layer_norm", dtype, (x, None, weight, bias, None, out))
+        np.testing.assert_array_equal(out, np.broadcast_to(bias, x.shape))
+
+
 @pytest.mark.parametrize("hidden", [40, 1001, 8200])
 @pytest.mark.parametrize(("out", "sum_out"), [(0, 1), (1, 0), (0, None), (1, None)])
 def test_kernel_in_place_on_the_cpu(hidden, out, sum_out):

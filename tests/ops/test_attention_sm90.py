@@ -20,6 +20,7 @@ from tests.ops.hopper_case import (
     ODD,
     PACKED,
     SMALL,
+    TERMS,
     THREE,
     THREE_HALVES,
     WIDE,
@@ -254,8 +255,9 @@ def test_values_that_do_not_count_in_slices() -> None:
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        *((SMALL, name) for name in ("softcap", "alibi", "distances", "bias", "sinks", "all")),
-        *((PACKED, "distances"), (PACKED, "bias"), (THREE, "alibi")),
+        *((SMALL, name) for name in TERMS),
+        *((PACKED, "distances"), (PACKED, "bias"), (PACKED, "odd bias"), (THREE, "alibi")),
+        (THREE, "rows of bias"),
     ],
     ids=lambda x: getattr(x, "name", x),
 )

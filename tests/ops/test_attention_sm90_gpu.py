@@ -25,6 +25,7 @@ from tests.ops.hopper_case import (
     ODD,
     PACKED,
     SMALL,
+    TERMS,
     THREE,
     WIDE,
     Case,
@@ -237,7 +238,7 @@ def test_slices(hopper: Any, config: Sm90Config) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["softcap", "alibi", "distances", "bias", "sinks", "all"])
+@pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("config", SM90_CONFIGS, ids=lambda c: c.name)
 def test_modified_scores(hopper: Any, config: Sm90Config, name: str) -> None:
     for seed in range(3):

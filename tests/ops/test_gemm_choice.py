@@ -134,11 +134,13 @@ def test_rows_that_are_normalised_in_one_kernel_or_in_two() -> None:
     assert gemm_choice.norm(PROBLEM, HERE, H100) == plan
     keep({gemm_choice.APART: 3.0, gemm_choice.LATE: 1.0, name: 2.0}, norm=True)
     assert gemm_choice.norm(PROBLEM, HERE, H100) == gemm_choice.LATE
+    assert gemm_choice.norm(PROBLEM, HERE, H100, late=False) == plan
     keep({"else": 1.0}, norm=True)
     expected = gemm_choice.guessed_norm(PROBLEM, HERE, H100)
     assert expected == (gemm_model.choose_norm(PROBLEM, HERE, H100) or gemm_choice.APART)
     added = replace(PROBLEM, m=1, epilogue=EpilogueKind(residual=True))
     assert gemm_choice.guessed_norm(added, HERE, H100) == gemm_choice.LATE
+    assert gemm_choice.guessed_norm(added, HERE, H100, late=False) == gemm_choice.APART
     assert gemm_choice.norm(PROBLEM, HERE, H100) == expected
 
 

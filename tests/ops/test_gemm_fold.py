@@ -94,6 +94,12 @@ def test_the_code_of_both_kernels(centred: bool) -> None:
             on_host.launch(spec, (-(-rows * warps // 8), 1), **fields)
             np.testing.assert_allclose(out[:rows], want, rtol=1e-5)
             assert np.isnan(out[rows:]).all()
+            if centred:
+                large = np.full_like(x.base, 3e19)
+                on_host.launch(
+                    spec, (-(-rows * warps // 8), 1), **fields | {"x": large.ctypes.data}
+                )
+                np.testing.assert_allclose(out[:rows, 1], 1e-5**-0.5, rtol=1e-6)
         slabs = -(-cols // 64)
         parts = np.empty((rows, slabs, 2), np.float32)
         for i in range(slabs):

@@ -71,14 +71,18 @@ def test_a_residual_that_the_norm_adds(monkeypatch: Any, dtype: str, centred: bo
     monkeypatch.setattr(module, "gemm", lambda *a, **how: seen.append(how) or every(*a, **how))
     x = draw(rng(4), 5, 40, 24, dtype)
     norm = Norm(x["weight"], x["shift"] if centred else None, EPS)
-    for given in ("its own", "the residual's"):
-        residual = x["residual"].copy()
-        out = residual if given == "the residual's" else poison(residual.shape, residual.dtype)
+    rows = np.concatenate([x["residual"]] * 2)
+    for out in (None, poison(x["residual"].shape, rows.dtype), rows[:5], rows[1:6]):
+        residual = rows[:5].copy() if out is None or out.base is None else rows[:5]
         epilogue = Epilogue(bias=x["bias"], residual=residual)
-        got = module.apart(x["a"], x["w"].T, epilogue, norm, out, late=True)
-        assert got is out
-        assert_close(got, *oracle(x, dtype, centred=centred))
-        assert (seen.pop()["epilogue"].residual is None) == (given == "its own")
+        late = module.may_be_late(epilogue, out)
+        assert late == (out is None or out.base is None)
+        if out is None or out.base is None or out.ctypes.data == rows.ctypes.data:
+            got = module.apart(x["a"], x["w"].T, epilogue, norm, out, late=late)
+            assert out is None or got is out
+            assert_close(got, *oracle(x, dtype, centred=centred))
+            assert (seen.pop()["epilogue"].residual is None) == late
+    assert not module.may_be_late(Epilogue(), None)
 
 
 def test_bad_arguments() -> None:
