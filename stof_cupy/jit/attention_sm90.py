@@ -183,8 +183,8 @@ class Sm90Config:
     def _spills(self) -> str | None:
         """Return what of the scores ptxas 13.5 spills for, though there seems to be room, or None.
 
-        All pairs of head dims with terms were compiled in float16 to find these, packed keys and
-        kernels without terms in both types.
+        All pairs of head dims with terms were compiled in float16 to find these, what is left of
+        packed keys in both types (benchmarks/notes/sm90_attention.md).
         """
         arrays = any(stage.startswith("Additive") for stage in self.scores)
         distances = not {"Alibi", "Relative"}.isdisjoint(self.scores)
