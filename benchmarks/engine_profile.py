@@ -28,7 +28,7 @@ from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import bound
 from stof_cupy.jit import device
-from stof_cupy.ops import attention_model, gemm_choice, gemm_model
+from stof_cupy.ops import attention_model, gemm_choice, gemm_model, gemm_sm90
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_demand import Case
 
@@ -63,7 +63,7 @@ def _joined_us(node: Node, sizes: dict[str, int], facts: Any) -> float | None:
     """Return the time of a product and its norm if they are one kernel."""
     problem = products.problem_of(node, sizes) if node.op == "gemm" else None
     plan = problem and gemm_choice.norm(problem, products.layout_of(problem), facts)
-    if problem is None or plan is None:
+    if problem is None or not isinstance(plan, gemm_sm90.Plan):
         return None
     return gemm_model.predict(plan, problem, facts, gemm_model.Constants()).us
 

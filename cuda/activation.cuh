@@ -20,10 +20,10 @@ struct Gelu {
     power = fmaf(power, t, 0.46961100f * kLog2e);
     power = fmaf(power, t, 0.25690424f * kLog2e);
     power = fmaf(power, t, 1.01744121f * kLog2e);
-    power = fmaf(power, t, -1.26649328f * kLog2e);
+    power = fmaf(power, t, -1.26649328f * kLog2e - 1.f);  // halved
     power = fmaf(size * size, -0.5f * kLog2e, power);
-    const float tail = 0.5f * t * ptx::exp2(power);  // Phi(-|x|)
-    return x < 0.f ? x * tail : fmaf(-size, tail, x);
+    const float tail = t * ptx::exp2(power);  // Phi(-|x|)
+    return fmaf(-size, tail, ptx::or_zero(x));
   }
 };
 
@@ -47,7 +47,7 @@ struct Silu {
 };
 
 struct Relu {
-  static __device__ __forceinline__ float apply(float x) { return x < 0.f ? 0.f : x; }  // NaN stays
+  static __device__ __forceinline__ float apply(float x) { return ptx::or_zero(x); }
 };
 
 }  // namespace stof::activation

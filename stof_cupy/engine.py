@@ -110,7 +110,7 @@ class TransformerEngine(TextTasks, Inspection):
         dtype: Any = None,
         progress: bool = False,
         tune: str = "off",
-        cuda_graphs: bool = False,
+        cuda_graphs: bool = True,
     ) -> None:
         self._bar = Progress("tuning") if progress else None
         record = None if cuda_graphs else False

@@ -157,12 +157,12 @@ def to_device(a: Any, device: int) -> Any:
     cupy.ndarray
         Safe to use on its device's current stream.
     """
+    if not isinstance(a, np.ndarray) and a.device.id == device:
+        return a
     cupy = _cupy("a")
     if isinstance(a, np.ndarray):
         with cupy.cuda.Device(device):
             return cupy.asarray(a)
-    if a.device.id == device:
-        return a
     with a.device:
         a = cupy.asarray(a, order="C")  # CuPy copies nothing else between devices
         source = cupy.cuda.get_current_stream()

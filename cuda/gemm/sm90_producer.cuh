@@ -33,22 +33,21 @@ struct Producer {
     for (int i = 0; i < K::kStages; ++i, position.advance()) wait_empty();
   }
 
-  // Asks for the first of the columns' operand, which of few rows is all that takes time, while
-  // earlier kernels end.
+  // Asks for the first of the columns' operand, weights as a rule, while earlier kernels end: of
+  // few rows it is all that takes time. If they still write it, the copies that follow read that.
   __device__ __forceinline__ void ask() const {
     Work work = K::work(p);
     Unit unit;
     if (!K::next(p, work, rank, unit)) return;
+    const auto& map = K::kSwapped ? p.map_a : p.map_b;
+    const auto box = [&](u32, int c0, int c1, int c3) { ptx::prefetch_l2(map, c0, c1, 0, c3); };
 #pragma unroll 1
     for (int k = unit.first; k < unit.first + min(unit.steps, K::kStages / 2); ++k) {
-      const int row = unit.tile_a * K::kM, at = k * K::kK;
-      if constexpr (K::kTransposedA) {
-#pragma unroll
-        for (int slab = 0; slab < K::kM / 64; ++slab)
-          ptx::prefetch_l2(p.map_a, row + 64 * slab, at, 0, 0);
-      } else {
-        ptx::prefetch_l2(p.map_a, at, K::kFoldedA ? 0 : row, 0, K::kFoldedA ? row / 16 : 0);
-      }
+      if constexpr (K::kSwapped)
+        boxes<K::kTransposedA, K::kFoldedA, K::kM, 1>(k * K::kK, unit.tile_a * K::kM, box);
+      else
+        boxes<K::kTransposedB, K::kFoldedB, K::kN, K::kCluster>(k * K::kK, unit.tile_b * K::kN,
+                                                                box);
     }
   }
 
@@ -72,28 +71,29 @@ struct Producer {
   template <bool kTransposed, bool kFolded, int kRows, int kParts>
   __device__ __forceinline__ void copy(u32 to, const ptx::TensorMap& map, u32 full, int k,
                                        int row) const {
+    boxes<kTransposed, kFolded, kRows, kParts>(k, row, [&](u32 offset, int c0, int c1, int c3) {
+      if constexpr (kParts > 1)
+        ptx::tma_load_multicast(to + offset, map, full, c0, c1, 0, c3, ptx::L2::kNormal,
+                                (1 << kParts) - 1);
+      else
+        ptx::tma_load(to + offset, map, full, c0, c1, 0, c3, ptx::L2::kNormal);
+    });
+  }
+
+  // Calls `box` with the place in shared memory and the coordinates of each of those boxes.
+  template <bool kTransposed, bool kFolded, int kRows, int kParts, class Box>
+  __device__ __forceinline__ void boxes(int k, int row, const Box& box) const {
     const int part = kParts > 1 ? rank : 0;
     if constexpr (kTransposed) {
       constexpr int kDepth = K::kK / kParts;
 #pragma unroll
       for (int slab = 0; slab < kRows / 64; ++slab)
-        box<kParts>(to + slab * K::kBlockBytes + part * (kDepth * 128), map, full, row + 64 * slab,
-                    k + part * kDepth, 0);
+        box(slab * K::kBlockBytes + part * (kDepth * 128), row + 64 * slab, k + part * kDepth, 0);
     } else {
       constexpr int kEach = kRows / kParts;
       const int first = row + part * kEach;
-      box<kParts>(to + part * (kEach * 128), map, full, k, kFolded ? 0 : first,
-                  kFolded ? first / 16 : 0);
+      box(part * (kEach * 128), k, kFolded ? 0 : first, kFolded ? first / 16 : 0);
     }
-  }
-
-  template <int kParts>
-  __device__ __forceinline__ void box(u32 to, const ptx::TensorMap& map, u32 full, int c0, int c1,
-                                      int c3) const {
-    if constexpr (kParts > 1)
-      ptx::tma_load_multicast(to, map, full, c0, c1, 0, c3, ptx::L2::kNormal, (1 << kParts) - 1);
-    else
-      ptx::tma_load(to, map, full, c0, c1, 0, c3, ptx::L2::kNormal);
   }
 };
 

@@ -31,6 +31,13 @@ __device__ __forceinline__ float reciprocal(float x) {
   return r;
 }
 
+// x, or 0 if that is more; NaN stays.
+__device__ __forceinline__ float or_zero(float x) {
+  float r;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 // sin(x) and cos(x) of x in [-pi, pi]. Absolute error about 2^-20.
 __device__ __forceinline__ float sine(float x) {
   float r;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from stof_cupy.runtime import Program
 from stof_cupy.runtime.packing import DOCUMENTS, POSITIONS, packed_mask, positions
 
 __all__ = ["can_be_packed", "is_list", "run_list"]
+
+_Row: TypeAlias = "tuple[Any, Origin] | None"
 
 
 def is_list(x: Any) -> bool:
@@ -81,16 +83,16 @@ def run_list(
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         expected = "a spec, or a function of a length, where sequences differ in length"
         raise ArgumentError(mismatch("mask", type(mask).__name__, expected))
-    given = [import_array(each, f"x[{i}]")[1] if len(each) else None for i, each in enumerate(x)]
-    known = next((origin for origin in given if origin is not None), Origin("numpy"))
-    origins = [origin or known for origin in given]
     with target.active():
+        given = _imported(x, "x")
+        known = next((origin for _, origin in filter(None, given)), Origin("numpy"))
+        origins = [known if each is None else each[1] for each in given]
         nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None or output not in program.graph.outputs:
             # Each is checked once more by its run: on the host, if that is where all are.
             there = any(origin.on_cuda for origin in origins)
             first = target if there else Target("numpy", target.dtype)
-            ids, lengths = _tokens(x, "x", model.vocab_size - 1, first)
+            ids, lengths = _tokens(given, "x", model.vocab_size - 1, first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
             kinds: list[Any] = [None] * len(spans)
             if token_types is not None:
@@ -110,11 +112,16 @@ def run_list(
         else:
             with checked() as later:
                 inputs, counted = _packed_inputs(
-                    model, program, target, x, mask, token_types, later
+                    model, program, target, given, mask, token_types, later
                 )
                 lengths = list(counted)
                 hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
         return _exported(hidden, lengths, origins)
+
+
+def _imported(x: Sequence[Any], name: str) -> list[_Row]:
+    """Return each sequence as an array, with what it came as; None for those of no tokens."""
+    return [import_array(each, f"{name}[{i}]") if len(each) else None for i, each in enumerate(x)]
 
 
 def _exported(hidden: Any, lengths: Sequence[int], origins: Sequence[Origin]) -> list[Any]:
@@ -143,7 +150,8 @@ def _types(
     """Return the token types of all sequences as int32 ``(1, tokens)``; default 0."""
     if token_types is None:
         return target.xp.zeros_like(ids)
-    types, given = _tokens(token_types, "token_types", model.token_types - 1, target, later)
+    rows = _imported(token_types, "token_types")
+    types, given = _tokens(rows, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):
         got = f"{len(given)} sequences"
         raise ShapeError(mismatch("token_types", got, f"{len(lengths)} as x"))
@@ -155,7 +163,7 @@ def _types(
 
 
 def _tokens(
-    x: Sequence[Any], name: str, most: int, target: Target, later: Checks | None = None
+    given: Sequence[_Row], name: str, most: int, target: Target, later: Checks | None = None
 ) -> tuple[Any, list[int]]:
     """Return all sequences one after another, int32 ``(1, tokens)`` on `target`, and their lengths.
 
@@ -167,8 +175,8 @@ def _tokens(
     DTypeError, ShapeError, ArgumentError
         If one is not an array of integers from 0 to `most`.
     """
-    rows = [import_array(each, f"{name}[{i}]")[0] for i, each in enumerate(x) if len(each)]
-    lengths = [len(each) for each in x]
+    rows = [each[0] for each in given if each is not None]
+    lengths = [0 if each is None else len(each[0]) for each in given]
     if not rows:
         return target.put(np.zeros((1, 0), np.int32)), lengths
     alike = {(type(row), row.ndim, row.dtype.kind) for row in rows}
@@ -182,9 +190,9 @@ def _tokens(
         try:
             return check()
         except StofError:
-            for number, row in enumerate(each for each in x if len(each)):
-                one = row[None] if hasattr(row, "shape") else [row]
-                integers(one, f"{name}[{number}]", (1, "seq"), most, target)
+            for number, each in enumerate(given):
+                if each is not None:
+                    integers(each[0][None], f"{name}[{number}]", (1, "seq"), most, target)
             raise
 
     checks: Checks | None = None if later is None else []
@@ -198,13 +206,13 @@ def _packed_inputs(
     model: Model,
     program: Program,
     target: Target,
-    x: Sequence[Any],
+    given: Sequence[_Row],
     mask: Any,
     token_types: Any,
     later: Checks,
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """Return the inputs of a packed program for sequences of token ids, and their lengths."""
-    ids, counted = _tokens(x, "x", model.vocab_size - 1, target, later)
+    ids, counted = _tokens(given, "x", model.vocab_size - 1, target, later)
     lengths = tuple(counted)
     if max(lengths) > model.max_positions:
         raise ShapeError(
@@ -213,7 +221,7 @@ def _packed_inputs(
     everything = {
         "ids": ids,
         "token_types": _types(token_types, lengths, ids, model, target, later),
-        POSITIONS: target.put(positions(lengths)),
+        POSITIONS: positions(lengths),
         DOCUMENTS: packed_mask(None, lengths) if sum(lengths) else None,
     }
     declared = program.graph.inputs

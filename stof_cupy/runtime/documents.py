@@ -1,7 +1,7 @@
 """Packed sequences on a GPU: whatever their lengths, a run is what was recorded before.
 
 Tokens are padded to one of a few numbers, sixteen to an octave, and the mask of documents is built
-on the GPU: other lengths are an upload of a number a token and a few launches, without waiting.
+on the GPU in the recorded run: other lengths are an upload of a number a token, without waiting.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.interop import to_device
 from stof_cupy.jit.ahead import compile_ahead
 from stof_cupy.jit.device import facts
 from stof_cupy.jit.mask_kernels import mask_build, mask_documents, mask_order
@@ -40,14 +42,18 @@ class PackedProgram(Program):
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._masks: OrderedDict[tuple[int, int, bool], Documents] = OrderedDict()
+        self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # masks that runs build
         self._mask_lock = threading.Lock()
 
     def run(self, inputs: Mapping[str, Any], *, finish: Finish | None = None) -> dict[str, Array]:
-        """Compute the outputs, see `Program.run`; those of the tokens that there are."""
+        """Compute the outputs, see `Program.run`; those of the tokens that there are.
+
+        Arrays may be NumPy's as well, which costs less where what they are is known to the host.
+        """
         recorded = self.records and self.device is not None
         known = self._documents(inputs) if recorded else None
         if known is None or is_capturing(self.device):
-            return super().run(inputs, finish=finish)
+            return super().run({n: self._put(n, x) for n, x in inputs.items()}, finish=finish)
         lengths, causal = known
         tokens = int(lengths.sum())
         size = padded_tokens(tokens)
@@ -62,6 +68,17 @@ class PackedProgram(Program):
             given |= {name: masks[each] for name, each in causal.items()}
             made = super().run(given, finish=finish)
         return {name: array[:, :tokens] for name, array in made.items()}
+
+    def _begin(self, inputs: Mapping[str, Any]) -> None:
+        own = {id(x): x for x in inputs.values() if x is not None and self._own.get(id(x)) is x}
+        for mask in own.values():
+            mask.rebuild()
+
+    def _put(self, name: str, x: Any) -> Any:
+        """Return what an input is on the program's device."""
+        if self.device is None or name not in self._arrays or not isinstance(x, np.ndarray):
+            return x
+        return to_device(x, self.device)
 
     def _documents(self, inputs: Mapping[str, Any]) -> tuple[NDArray[Any], dict[str, bool]] | None:
         """Return the lengths of all sequences, and which masks are causal; None for other masks."""
@@ -84,6 +101,7 @@ class PackedProgram(Program):
             found = self._masks.get(key)
             if found is None:
                 found = self._masks[key] = Documents(tokens, longest, causal=causal)
+                self._own[id(found.mask)] = found.mask
             self._masks.move_to_end(key)
             while len(self._masks) > _KEPT:
                 self._masks.popitem(last=False)
@@ -130,7 +148,7 @@ class Documents:
 
     @contextmanager
     def of(self, lengths: NDArray[Any]) -> Iterator[Any]:
-        """Give the mask for sequences of these lengths; what follows them is padding.
+        """Give the mask, which is to be rebuilt for sequences of these lengths; padding follows.
 
         It is the caller's alone in the context, and on the current stream.
         """
@@ -143,7 +161,6 @@ class Documents:
             if self._used is not None:
                 stream.wait_event(self._used)
             self._ids[...] = cupy.asarray(ids)
-            self.mask.rebuild()
             try:
                 yield self.mask
             finally:
@@ -189,9 +206,13 @@ def padded_tokens(tokens: int) -> int:
 
 
 def _padded(x: Any, size: int) -> Any:
-    """Return an array ``(1, tokens, ...)`` with zeros behind its tokens."""
+    """Return an array ``(1, tokens, ...)`` as one of CuPy with zeros behind its tokens."""
     import cupy
 
+    if isinstance(x, np.ndarray):
+        longer = np.zeros((1, size, *x.shape[2:]), x.dtype)
+        longer[:, : x.shape[1]] = x
+        return cupy.asarray(longer)
     padded = cupy.zeros((1, size, *x.shape[2:]), x.dtype)
     padded[:, : x.shape[1]] = x
     return padded

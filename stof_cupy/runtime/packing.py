@@ -119,8 +119,9 @@ def positions(lengths: Sequence[int]) -> NDArray[np.int32]:
     >>> positions([3, 0, 2])
     array([[0, 1, 2, 0, 1]], dtype=int32)
     """
-    parts = [np.arange(length, dtype=np.int32) for length in lengths]
-    return np.concatenate([np.zeros(0, np.int32), *parts])[None]
+    count = np.asarray(lengths, np.int32)
+    starts = np.cumsum(count, dtype=np.int32) - count
+    return (np.arange(count.sum(), dtype=np.int32) - np.repeat(starts, count))[None]
 
 
 _BY_DISTANCE: Mapping[str, dict[str, Any]] = {"full": {}, "causal": {"causal": True}}

@@ -148,6 +148,7 @@ class Program(Closing):
         others = {name: value for name, value in inputs.items() if name not in arrays}
 
         def call(executor: Executor, given: Mapping[str, Any]) -> dict[str, Array]:
+            self._begin(others)
             made = executor.run({**others, **given})
             return made if finish is None else finish({**others, **given}, made)
 
@@ -179,11 +180,7 @@ class Program(Closing):
         shown = made[0].tuned.lowered.graph if made else self.graph
         lines = [shown.show()]
         for ready in made:
-            lines.append(str(ready.tuned.report))
-            ready.placed.plan(ready.site.sizes)  # which is the least that there is to say
-            for plan in ready.placed.plans:
-                sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
-                lines.append(f"memory at {sizes}: {plan}")
+            lines += ready.explain()
         if self._recordings is not None:
             lines.append(str(self._recordings))
         lines += [f"sequences one after another: {p.explain()}" for p in self._packed if p]
@@ -253,6 +250,9 @@ class Program(Closing):
         """How many recorded runs are kept."""
         return 0 if self._recordings is None else len(self._recordings)
 
+    def _begin(self, inputs: Mapping[str, Any]) -> None:
+        """Launch what comes before the operators, in a recorded run too."""
+
     def _writes(self, inputs: Mapping[str, Any]) -> bool:
         """Whether a run writes to an array that it is given: then it cannot be run on a copy."""
         return any(inputs.get(name) is not None for name in self._caches)
@@ -284,6 +284,7 @@ class Program(Closing):
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
                 where = (self.backend, self.dtype, self.device, self._uploads)
                 with on_device(self.device):
+                    self._begin(inputs)  # tuning reads masks
                     how = (self.options, *where, classed, steps)
                     ready = Ready.made(graph, known, inputs, *how)
                 with self._lock:

@@ -155,6 +155,15 @@ class Ready:
         plain, placed = (_executor(tuned, site, fused, arena) for arena in (False, True))
         return cls(tuned, plain, placed, site)
 
+    def explain(self) -> list[str]:
+        """Return as lines of text how it was tuned, and what runs so far keep in memory."""
+        self.placed.plan(self.site.sizes)  # which is the least that there is to say
+        lines = [str(self.tuned.report)]
+        for plan in self.placed.plans:
+            sizes = ", ".join(f"{name} {size}" for name, size in plan.sizes.items())
+            lines.append(f"memory at {sizes}: {plan}")
+        return lines
+
     def for_few_rows(self, *, arena: bool) -> Executor:
         """Return an executor for runs of few rows, in an arena or not."""
         tuned = self.tuned

@@ -154,6 +154,7 @@ inline float multiply(float x, float y) { return x * y; }
 inline float exp2(float x) { return std::exp2(x); }
 inline float log2(float x) { return std::log2(x); }
 inline float reciprocal(float x) { return 1 / x; }
+inline float or_zero(float x) { return x < 0 ? 0 : x; }
 inline float sine(float x) { return std::sin(x); }
 inline float cosine(float x) { return std::cos(x); }
 
