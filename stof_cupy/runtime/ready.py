@@ -59,7 +59,7 @@ class Options:
     fold_norms : bool or None
         Whether norms that products alone read are applied to the results of these
         (:mod:`stof_cupy.fusion.norms`), except in steps of decoding. None: where analysis expects
-        it to pay. Not measured on a GPU yet.
+        it to pay. On an H200 whole stacks were 5 to 14 % slower so, see benchmarks/notes/engine.md.
 
     Raises
     ------
