@@ -49,6 +49,9 @@ def test_other_bad_arguments():
         gemm(a, b, epilogue="gelu")
     with pytest.raises(ArgumentError, match="possibly shared with a"):
         gemm(a, b, out=a)
+    for x, y, name in ((b, b.copy(), "a"), (b.copy(), b, "b")):  # no residual alone
+        with pytest.raises(ArgumentError, match=f"possibly shared with {name}"):
+            gemm(x, y, epilogue=Epilogue(residual=b), out=b)
     with pytest.raises(DTypeError, match="b: got None"):
         gemm(a, None)
     with pytest.raises(DTypeError, match=r"b: got <f4, expected >f4 like a"):
