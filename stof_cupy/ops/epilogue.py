@@ -84,7 +84,9 @@ class Rotary:
         """Which kernel turns with the product: see `EpilogueKind`; None if none does."""
         if self.interleaved:
             return "neighbours"
-        whole = 2 * len(self.frequency) == self.head_dim and self.head_dim in TURNED_HEAD_DIMS
+        # Of what is no array too, which is refused later.
+        whole = 2 * np.size(self.frequency) == self.head_dim
+        whole = whole and self.head_dim in TURNED_HEAD_DIMS
         return self.head_dim if whole else None
 
 
