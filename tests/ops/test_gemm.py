@@ -10,7 +10,7 @@ import pytest
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.ops import gemm as module
-from stof_cupy.ops import gemm_sm80, reference
+from stof_cupy.ops import gemm_args, gemm_sm80, reference
 from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import validate
@@ -62,6 +62,22 @@ def test_other_bad_arguments():
     for heads in (2.0, True, "2"):
         with pytest.raises(ArgumentError, match=r"heads: got .*, expected an integer"):
             Epilogue(heads=heads)
+
+
+def test_sizes_that_kernels_do_not_count(monkeypatch):
+    """Rows, columns and elements of K are counted in 32 bits, these ahead of what is multiplied."""
+    monkeypatch.setattr(gemm_args, "backend", lambda **_: "cuda")
+
+    def sizes(m, n, k):
+        a, b = (np.broadcast_to(np.float16(0), shape) for shape in ((m, k), (k, n)))
+        _, problem = validate(a, b, Epilogue(), None)
+        return problem.m, problem.n, problem.k
+
+    most, of_k = 2**31 - 256, 2**31 - 2**14
+    for fits in ((most, 2, 3), (2, most, 3), (2, 3, of_k)):
+        assert sizes(*fits) == fits
+        with pytest.raises(UnsupportedError, match=r"M, N, K\): got .*, and K 2\^31 - 16384"):
+            sizes(*(size + 1 if size > 3 else size for size in fits))
 
 
 def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False, tile=None):
