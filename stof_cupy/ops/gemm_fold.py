@@ -204,7 +204,7 @@ def _check(eps: float, out: Array | None, rows: int, **read: Array) -> None:
 
 
 def _stored(mean: Any, variance: Any, eps: float, out: Array | None) -> Array:
-    found = np.stack([mean, 1 / np.sqrt(variance + eps)], axis=1).astype(np.float32)
+    found = np.stack([mean, 1 / np.sqrt(variance + float(eps))], axis=1).astype(np.float32)
     if out is None:
         return found
     out[...] = found

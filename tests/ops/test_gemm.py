@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -11,9 +13,11 @@ from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedE
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.ops import gemm as module
 from stof_cupy.ops import gemm_args, gemm_sm80, reference
-from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue
+from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue, Rotary
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import validate
+from stof_cupy.ops.gemm_fold import row_statistics
+from stof_cupy.ops.gemm_norm import gemm_layer_norm, gemm_rms_norm
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 DTYPES = ("float16", "bfloat16")
@@ -62,6 +66,18 @@ def test_other_bad_arguments():
     for heads in (2.0, True, "2"):
         with pytest.raises(ArgumentError, match=r"heads: got .*, expected an integer"):
             Epilogue(heads=heads)
+
+
+@pytest.mark.parametrize("half", [Fraction(1, 2), Decimal("0.5"), np.float16(0.5)])
+def test_numbers_of_any_type(half):
+    a, w, one = np.ones((2, 4), np.float32), np.ones((4, 4), np.float32), np.ones(4, np.float32)
+    assert (gemm(a, w, epilogue=Epilogue(scale=half)) == 2).all()
+    turn = Rotary(np.zeros(2, np.int32), one[:2], 1, 4, magnitude=half)
+    assert (gemm(a, w, epilogue=Epilogue(rotary=turn)) == 2).all()
+    for norm in (gemm_layer_norm, gemm_rms_norm):
+        weights = (one, one) if norm is gemm_layer_norm else (one,)
+        assert np.array_equal(norm(a, w, *weights, eps=half), norm(a, w, *weights, eps=0.5))
+    assert np.array_equal(row_statistics(a, eps=half), row_statistics(a, eps=0.5))
 
 
 def test_sizes_that_kernels_do_not_count(monkeypatch):
