@@ -236,7 +236,8 @@ def check_no_overlap(
     out : ndarray or None
         Where the result goes.
     in_place : ndarray, optional
-        An input that `out` may be identical to: each element is read before it is written.
+        An input that `out` may be identical to: each element is read before it is written. Not if
+        it is another input as well, which is read elsewhere.
     name : str
         What `out` is called.
     **inputs : ndarray or None
@@ -248,8 +249,9 @@ def check_no_overlap(
         import cupy as xp
     else:
         xp = np
+    alone = sum(x is in_place for x in inputs.values()) == 1
     for each, x in inputs.items():
-        if x is None or (x is in_place and _identical(x, out)):
+        if x is None or (alone and x is in_place and _identical(x, out)):
             continue
         if xp.may_share_memory(out, x):
             raise ArgumentError(mismatch(name, f"memory possibly shared with {each}", "its own"))

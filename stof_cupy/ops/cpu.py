@@ -66,7 +66,7 @@ def layer_norm(
     wide = summed(x, residual, sum_out)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
-    centred /= np.sqrt(variance + eps)
+    centred /= np.sqrt(variance + float(eps))
     centred *= widened(weight)
     centred += widened(bias)
     return stored(centred, x.dtype, out)

@@ -26,7 +26,7 @@ def rms_norm(
     """Divide by the root mean square; see :func:`stof_cupy.ops.rms_norm.rms_norm`."""
     wide = summed(x, residual, sum_out)
     square = np.square(wide).mean(axis=-1, keepdims=True)
-    result = wide / np.sqrt(square + eps)
+    result = wide / np.sqrt(square + float(eps))
     result *= widened(weight)
     return stored(result, x.dtype, out)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stof_cupy.ops.cpu import activated, stored, widened
 from stof_cupy.ops.epilogue import SLAB, Epilogue
+from stof_cupy.ops.gemm_args import as_rows
 from stof_cupy.ops.gemm_stages import result_shape, turn_after
 
 __all__ = ["gemm"]
@@ -18,8 +19,7 @@ Array = NDArray[Any]
 
 def gemm(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> Array:
     """``activation(turned(scale * normed(a @ b) + bias)) + residual``; see `stof_cupy.gemm`."""
-    rows = widened(a).reshape(-1, a.shape[-1])
-    acc = rows @ widened(b)
+    acc = as_rows(widened(a)) @ widened(b)
     if epilogue.normed is not None:
         mean, scale = epilogue.normed.statistics.T[:, :, None]
         acc = (acc - mean * epilogue.normed.sums) * scale

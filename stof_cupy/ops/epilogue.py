@@ -24,6 +24,15 @@ SLAB = 64
 """Columns that have statistics of their own."""
 
 
+def _single(name: str, value: Any) -> float:
+    """Return a number of any type as a float, or raise ArgumentError."""
+    expected = "a number that float32 can hold"
+    number = real(name, value, expected)
+    if not abs(number) <= FLOAT32_MAX:
+        raise ArgumentError(mismatch(name, value, expected))
+    return number
+
+
 @dataclass(frozen=True, eq=False)
 class Normed:
     """A LayerNorm or RMSNorm of A's rows that is applied to the product instead.
@@ -75,16 +84,16 @@ class Rotary:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise ArgumentError(mismatch(name, repr(value), "an integer"))
-        expected = "a number that float32 can hold"
-        if not abs(real("magnitude", self.magnitude, expected)) <= FLOAT32_MAX:
-            raise ArgumentError(mismatch("magnitude", self.magnitude, expected))
+        object.__setattr__(self, "magnitude", _single("magnitude", self.magnitude))
 
     @property
     def kind(self) -> str | int | None:
         """Which kernel turns with the product: see `EpilogueKind`; None if none does."""
         if self.interleaved:
             return "neighbours"
-        whole = 2 * len(self.frequency) == self.head_dim and self.head_dim in TURNED_HEAD_DIMS
+        # Of what is no array too, which is refused later.
+        whole = 2 * np.size(self.frequency) == self.head_dim
+        whole = whole and self.head_dim in TURNED_HEAD_DIMS
         return self.head_dim if whole else None
 
 
@@ -155,9 +164,7 @@ class Epilogue:
                 got, expected = type(value).__name__, f"a {kind.__name__}"
                 raise DTypeError(mismatch(name, got, expected))
         if self.scale is not None:
-            expected = "a number that float32 can hold"
-            if not abs(real("scale", self.scale, expected)) <= FLOAT32_MAX:
-                raise ArgumentError(mismatch("scale", self.scale, expected))
+            object.__setattr__(self, "scale", _single("scale", self.scale))
         heads = self.heads
         whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
         if heads is not None and not whole:

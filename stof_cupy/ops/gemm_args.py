@@ -21,6 +21,9 @@ from stof_cupy.ops.gemm_stages import arrays_of, check_stages, result_shape
 
 __all__ = ["Problem", "as_rows", "strides", "validate"]
 
+_AHEAD = 2**14
+"""Of K: kernels of few rows count in 32 bits, and ask so far ahead at most."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -84,9 +87,9 @@ def validate(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> tuple
     told = operands.pop("statistics", None)
     check_no_overlap(told, None, "statistics", **operands)
     m = math.prod(a.shape[:-1])
-    if where == "cuda" and max(m, b.shape[1], k) > 2**31 - 256:
-        sizes = (m, b.shape[1], k)
-        raise UnsupportedError(mismatch("(M, N, K)", sizes, "each at most 2^31 - 256"))
+    if where == "cuda" and max(m + 256, b.shape[1] + 256, k + _AHEAD) > 2**31:
+        sizes, expected = (m, b.shape[1], k), f"at most 2^31 - 256, and K 2^31 - {_AHEAD}"
+        raise UnsupportedError(mismatch("(M, N, K)", sizes, expected))
     dtype = device_dtype("a", a) if where == "cuda" else a.dtype.name
     return where, Problem(dtype, m, n, k, kind)
 

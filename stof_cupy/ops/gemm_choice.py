@@ -49,6 +49,9 @@ APART = "apart"
 LATE = "apart, residual late"
 """The same, where the second adds the residual; faster nearly everywhere."""
 
+_NONE = OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
+"""What reading a file of other things raises."""
+
 _VERSION = 5
 """Of our kernels: times of others do not count."""
 
@@ -104,14 +107,16 @@ def choices(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple
     """
     every = gemm_ways.ways(problem, found, facts)
     ours = {name_of(each.choice): each.choice for each in every}
+    vendors: dict[str, Choice] = {}
+    if gemm_vendor.fault(problem) is None:
+        vendors = {name_of(each): each for each in map(Vendor, range(gemm_vendor.RANKS))}
     first: list[Choice] = []
     times = times_of(facts, key_of(problem, found))
     for name in sorted(times, key=lambda name: times[name]):
         if name in ours:
             return (*first, ours[name])
-        kind, _, rank = name.partition(" ")
-        if kind == "cublaslt" and rank.isdecimal() and gemm_vendor.fault(problem) is None:
-            first.append(Vendor(int(rank)))
+        if name in vendors:
+            first.append(vendors[name])
     return (*first, every[0].choice)
 
 
@@ -184,8 +189,8 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
         if stored["version"] != _VERSION:
             return {}
         return {
-            str(key): {str(name): float(us) for name, us in times.items()}
+            str(key): {str(name): float(us) for name, us in times.items() if float(us) > 0}
             for key, times in stored["us"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except _NONE:
         return {}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stof_cupy.dtypes import is_cupy
+from stof_cupy.dtypes import dtype_name, is_cupy
 from stof_cupy.errors import ArgumentError, DeviceError, DTypeError, ShapeError, mismatch
 from stof_cupy.jit import catalogue, gemm_statistics
 from stof_cupy.jit.spec import KernelSpec
@@ -86,8 +86,10 @@ def fold_norm(w: Any, weight: Any, shift: Any | None = None, bias: Any | None = 
     check_dtype("w", w)
     check_shape("w", w, ("N", "K"))
     rows, k = w.shape
+    check_dtype("weight", weight)
     for name, y, size in (("weight", weight, k), ("shift", shift, k), ("bias", bias, rows)):
         if y is not None:
+            check_dtype(name, y)
             check_shape(name, y, (size,))
     wide = w.astype(np.float64)
     folded = (wide * weight.astype(np.float64)).astype(w.dtype)
@@ -167,11 +169,15 @@ def merged_statistics(
     array([[2., 1.]], dtype=float32)
     """
     where = backend(parts=parts, out=out)
+    check_dtype("parts", parts)
     if parts.dtype != np.float32:
-        raise DTypeError(mismatch("parts", parts.dtype.name, "float32"))
+        raise DTypeError(mismatch("parts", dtype_name(parts.dtype), "float32"))
+    whole = isinstance(columns, int | np.integer) and not isinstance(columns, bool)
+    if not whole or columns < 1:
+        raise ArgumentError(mismatch("columns", repr(columns), "a positive integer"))
     check_shape("parts", parts, ("rows", -(-columns // SLAB), 2))
-    if not parts.flags.c_contiguous or columns < 1:
-        raise ArgumentError(mismatch("parts", "strides", "a contiguous array of some columns"))
+    if not parts.flags.c_contiguous:
+        raise ArgumentError(mismatch("parts", f"strides {parts.strides}", "a contiguous array"))
     _check(eps, out, len(parts), parts=parts)
     if where == "numpy":
         sizes = np.minimum(SLAB, columns - SLAB * np.arange(parts.shape[1]))
@@ -198,7 +204,7 @@ def _check(eps: float, out: Array | None, rows: int, **read: Array) -> None:
 
 
 def _stored(mean: Any, variance: Any, eps: float, out: Array | None) -> Array:
-    found = np.stack([mean, 1 / np.sqrt(variance + eps)], axis=1).astype(np.float32)
+    found = np.stack([mean, 1 / np.sqrt(variance + float(eps))], axis=1).astype(np.float32)
     if out is None:
         return found
     out[...] = found

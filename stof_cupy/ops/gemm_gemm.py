@@ -67,7 +67,8 @@ def gemm_gemm(
     epilogue = Epilogue() if epilogue is None else epilogue
     where, pair = checked(a, b, d, between, epilogue, out)
     tile = None
-    if where == "cuda" and gemm_pair.lies(pair, as_rows(a), b.T, d.T):
+    alone = not (between.turned_after or epilogue.turned_after)  # which take one more kernel
+    if where == "cuda" and alone and gemm_pair.lies(pair, as_rows(a), b.T, d.T):
         from stof_cupy.jit.device import facts
 
         tile = gemm_pair.choose(pair, facts(a.device.id))

@@ -40,8 +40,9 @@ def gemm_layer_norm(
     """Compute `gemm` and normalise the rows of its result.
 
     On a Hopper in one kernel, where a row of up to 2048 fits the CTAs of a cluster and that is
-    expected to be faster: what is normalised is then not rounded before. Else in two, of which the
-    second adds the residual, unless `out` takes its place.
+    expected to be faster: what is normalised is then not rounded before. Else in two, of which on
+    CUDA the second adds the residual, unless `out` takes its place: what is rounded between, and in
+    float16 has to be below 65520, is then the product without it.
 
     Parameters
     ----------

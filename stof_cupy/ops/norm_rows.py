@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stof_cupy.errors import ArgumentError, ShapeError, mismatch
+from stof_cupy.errors import ArgumentError, ShapeError, UnsupportedError, mismatch
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import (
     Array,
@@ -25,6 +25,9 @@ __all__ = ["arguments", "launch", "validate"]
 
 _KEPT = 1024
 """Elements that a warp keeps in registers: `kPieces` of 8 in each of 32 lanes."""
+
+_MOST = 2**31 - 2**14
+"""Columns: a thread counts in 32 bits, in steps of 8192 at most."""
 
 _MANY = 4096
 """Warps that keep a GPU's memory busy."""
@@ -111,8 +114,15 @@ def arguments(
     """Return the blocks and the kernel's parameters for matrices with contiguous rows.
 
     With `told` for a kernel that keeps nothing: a row then has no more warps than a GPU needs.
+
+    Raises
+    ------
+    UnsupportedError
+        If a row is longer than the kernel counts.
     """
     count, cols = rows.shape
+    if cols > _MOST:
+        raise UnsupportedError(mismatch("columns", cols, f"at most {_MOST}"))
     matrices = {"x": rows, "residual": residual, "sum": sum_out, "out": to}
     steps = {name: 0 if y is None else y.strides[0] // y.itemsize for name, y in matrices.items()}
     wide = cols % 8 == 0 and all(

@@ -50,7 +50,8 @@ def normed_gemm(
     validate_norm(x, eps=eps, residual=None, sum_out=None, out=None, weight=norm)
     where, problem = validate(x, b, epilogue, out)
     check_no_overlap(out, norm=norm)
-    if where == "cuda" and norm.flags.c_contiguous and aligned(norm, 16):
+    alone = not epilogue.turned_after  # which takes one more kernel
+    if where == "cuda" and alone and norm.flags.c_contiguous and aligned(norm, 16):
         made = _launch(problem, x, norm, b, eps, epilogue, out)
         if made is not None:
             return made

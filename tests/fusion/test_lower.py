@@ -300,6 +300,18 @@ def test_the_norm_of_a_product_is_compiled_ahead(op: str, gpu: DeviceFacts, one:
     assert [spec.name for spec in found] == [f"{op}_f16", *in_one]
 
 
+@pytest.mark.parametrize("width, late", [(64, False), (768, True)])
+def test_the_product_without_a_residual_is_compiled_ahead(width: int, late: bool) -> None:
+    """It is what runs where the norm adds the residual."""
+    g = Graph("added")
+    x = g.input("x", ("batch", "seq", width), "float")
+    y = g.gemm(x, constant(g, "w", width, width), residual=x)
+    norm = g.rms_norm(y, constant(g, "gain", width), eps=1e-6)
+    found = norm_kernels([norm], {"batch": 1, "seq": 512}, "float16", L4 if late else H100)
+    names = [spec.name for spec in found if not spec.name.startswith("rms_norm")]
+    assert names and all("residual" in name for name in names) != late
+
+
 def test_a_norm_of_a_sum_of_rows_alone() -> None:
     g = Graph("sums")
     x, y = (g.input(name, ("batch", "seq", 8), "float") for name in "xy")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stof_cupy
-from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
+from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from stof_cupy.jit import catalogue
 from stof_cupy.ops import norm, reference, reference_decoder, rms_norm
 from stof_cupy.ops.norm_rows import arguments
@@ -119,6 +119,13 @@ def test_kernel_on_the_cpu(hidden, name, dtype):
     assert all(
         np.array_equal(*pair) for pair in zip(given, (x, residual, weight, bias), strict=True)
     )
+
+
+def test_rows_that_the_kernel_does_not_count():
+    rows = np.broadcast_to(np.float16(0), (2, 2**31 - 2**14 + 1))
+    assert arguments(rows[:, :-1], None, None, None, eps=1e-5)[1]["cols"] == 2**31 - 2**14
+    with pytest.raises(UnsupportedError, match="columns: got 2147467265"):
+        arguments(rows, None, None, None, eps=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("float16", 60000), ("bfloat16", 3e19)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.ops import gemm as module
-from stof_cupy.ops import gemm_sm80, reference
-from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue
+from stof_cupy.ops import gemm_args, gemm_sm80, reference
+from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue, Rotary
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import validate
+from stof_cupy.ops.gemm_fold import row_statistics
+from stof_cupy.ops.gemm_norm import gemm_layer_norm, gemm_rms_norm
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 DTYPES = ("float16", "bfloat16")
@@ -49,6 +53,9 @@ def test_other_bad_arguments():
         gemm(a, b, epilogue="gelu")
     with pytest.raises(ArgumentError, match="possibly shared with a"):
         gemm(a, b, out=a)
+    for x, y, name in ((b, b.copy(), "a"), (b.copy(), b, "b")):  # no residual alone
+        with pytest.raises(ArgumentError, match=f"possibly shared with {name}"):
+            gemm(x, y, epilogue=Epilogue(residual=b), out=b)
     with pytest.raises(DTypeError, match="b: got None"):
         gemm(a, None)
     with pytest.raises(DTypeError, match=r"b: got <f4, expected >f4 like a"):
@@ -59,6 +66,34 @@ def test_other_bad_arguments():
     for heads in (2.0, True, "2"):
         with pytest.raises(ArgumentError, match=r"heads: got .*, expected an integer"):
             Epilogue(heads=heads)
+
+
+@pytest.mark.parametrize("half", [Fraction(1, 2), Decimal("0.5"), np.float16(0.5)])
+def test_numbers_of_any_type(half):
+    a, w, one = np.ones((2, 4), np.float32), np.ones((4, 4), np.float32), np.ones(4, np.float32)
+    assert (gemm(a, w, epilogue=Epilogue(scale=half)) == 2).all()
+    turn = Rotary(np.zeros(2, np.int32), one[:2], 1, 4, magnitude=half)
+    assert (gemm(a, w, epilogue=Epilogue(rotary=turn)) == 2).all()
+    for norm in (gemm_layer_norm, gemm_rms_norm):
+        weights = (one, one) if norm is gemm_layer_norm else (one,)
+        assert np.array_equal(norm(a, w, *weights, eps=half), norm(a, w, *weights, eps=0.5))
+    assert np.array_equal(row_statistics(a, eps=half), row_statistics(a, eps=0.5))
+
+
+def test_sizes_that_kernels_do_not_count(monkeypatch):
+    """Rows, columns and elements of K are counted in 32 bits, these ahead of what is multiplied."""
+    monkeypatch.setattr(gemm_args, "backend", lambda **_: "cuda")
+
+    def sizes(m, n, k):
+        a, b = (np.broadcast_to(np.float16(0), shape) for shape in ((m, k), (k, n)))
+        _, problem = validate(a, b, Epilogue(), None)
+        return problem.m, problem.n, problem.k
+
+    most, of_k = 2**31 - 256, 2**31 - 2**14
+    for fits in ((most, 2, 3), (2, most, 3), (2, 3, of_k)):
+        assert sizes(*fits) == fits
+        with pytest.raises(UnsupportedError, match=r"M, N, K\): got .*, and K 2\^31 - 16384"):
+            sizes(*(size + 1 if size > 3 else size for size in fits))
 
 
 def compare(a, b, epilogue, *, view_a="", view_b="", transposed=False, tile=None):

@@ -111,8 +111,14 @@ def test_the_fastest_is_chosen_and_one_of_ours_comes_last() -> None:
 def test_names_that_are_none_are_passed_over() -> None:
     keep({"sm90 1x1_c9": 1.0, "cublaslt x": 1.0, "else": 2.0, "sm80 64x64": 3.0})
     assert names() == ["sm80 64x64"]
-    path = gemm_choice.path_of(H100)
-    for text in ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 3, "us": 3}'):
+    keep({f"cublaslt {gemm_vendor.RANKS}": 1.0, "cublaslt 9" + 5000 * "9": 1.0, "sm80 64x64": 3.0})
+    assert names() == ["sm80 64x64"]
+    keep({"sm80 128x128": float("nan"), "sm80 64x64": 3.0})
+    assert names() == ["sm80 64x64"]
+    path, version = gemm_choice.path_of(H100), gemm_choice._VERSION
+    us = {gemm_choice.key_of(PROBLEM, HERE): {"sm80 64x64": 10**400}}
+    texts = ("", "[]", "{}", json.dumps({"version": 0, "us": {}}), '{"version": 3, "us": 3}')
+    for text in (*texts, "[" * 100_000, json.dumps({"version": version, "us": us})):
         path.write_text(text)
         for each in CACHED:
             each.cache_clear()

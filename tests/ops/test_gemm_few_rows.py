@@ -12,9 +12,10 @@ from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.jit.decoder_kernels import FEW_ROWS
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.ops import gemm_few_rows, reference, reference_decoder
-from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops import normed_gemm as module
+from stof_cupy.ops.epilogue import Epilogue, Rotary
 from stof_cupy.ops.gemm import gemm
-from stof_cupy.ops.gemm_args import Problem
+from stof_cupy.ops.gemm_args import Problem, validate
 from stof_cupy.ops.gemm_few_rows import Config, config_for, of_sixteen
 from stof_cupy.ops.normed_gemm import _launch as normed_gemm_launch
 from stof_cupy.ops.normed_gemm import normed_gemm
@@ -165,6 +166,19 @@ def test_the_launching_code_of_norm_and_product(
         low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
         assert_close(np.asarray(out), exact, reference.gemm(low, w.T, precision="float16"))
     assert launched == ["gemm_few_rows_f16_1x4_normed", "gemm_few_rows_f16_4x4_normed"]
+
+
+def test_what_is_turned_after_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of 20 take a kernel of their own, which that of norm and product does not launch."""
+    monkeypatch.setattr(module, "validate", lambda *how: ("cuda", validate(*how)[1]))
+    monkeypatch.setattr(module, "_launch", lambda *how: np.zeros((2, 60)))
+    g = rng(7)
+    x, w, norm = random_array(g, (2, 40)), random_array(g, (60, 40)), random_array(g, (40,))
+    turn = Rotary(np.array([3, 8]), np.ones(10, np.float32), 3, 20)
+    how = Epilogue(rotary=turn)
+    got = normed_gemm(x, norm, w.T, eps=1e-5, epilogue=how)
+    assert np.array_equal(got, gemm(rms_norm(x, norm, eps=1e-5), w.T, epilogue=how))
+    assert not normed_gemm(x, norm, w.T, eps=1e-5).any()  # which is the one kernel's
 
 
 def uploaded(x: Any) -> Any:

@@ -134,6 +134,19 @@ def test_what_does_not_fit() -> None:
         fold_norm(w.astype(np.int64), weight)
     with pytest.raises(DTypeError, match="w: got list"):
         fold_norm([[1.0]], weight)
+    for wrong in (None, weight.astype(np.int64), weight.astype(np.complex64)):
+        with pytest.raises(DTypeError, match="weight: got "):
+            fold_norm(w, wrong)
+    with pytest.raises(DTypeError, match="shift: got int64"):
+        fold_norm(w, weight, weight.astype(np.int64))
+    with pytest.raises(DTypeError, match="parts: got None"):
+        merged_statistics(None, 64, eps=1e-5)
+    parts = np.zeros((3, 1, 2), np.float32)
+    for columns in (64.0, "64", None, True, 0, -1):
+        with pytest.raises(ArgumentError, match=r"columns: got .*, expected a positive integer"):
+            merged_statistics(parts, columns, eps=1e-5)
+    with pytest.raises(ArgumentError, match="parts: got strides"):
+        merged_statistics(parts[::-1], 64, eps=1e-5)
 
 
 def test_statistics_are_not_written_over_what_they_are_of() -> None:

@@ -14,12 +14,14 @@ from stof_cupy.jit.epilogues import EpilogueKind
 from stof_cupy.jit.gemm_pair import PAIR_TILES, PairTile, gemm_pair
 from stof_cupy.ops import gemm_gemm as module
 from stof_cupy.ops import reference
-from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.epilogue import Epilogue, Rotary
+from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_gemm import gemm_gemm
 from stof_cupy.ops.gemm_pair import Pair, apart, choose, fault, fields, predict
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.masks import on_host
+from tests.ops.conftest import OnHost
 
 H100 = DeviceFacts(
     "NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20, 1980000, 80 << 30, 2048,
@@ -154,6 +156,23 @@ def test_on_numpy() -> None:
     exact = reference.gemm(inside, v.T, residual=after.residual)
     np.testing.assert_allclose(got, exact, atol=1e-4)
     assert gemm_gemm(x[:0], w.T[:, :6], v.T).shape == (0, 5, 6)
+
+
+def test_what_is_turned_after_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of 20 take a kernel of their own, which that of two products does not launch."""
+    checked = module.checked
+    monkeypatch.setattr(module, "checked", lambda *how: ("cuda", checked(*how)[1]))
+    monkeypatch.setattr(module, "launch", lambda *how: np.zeros((2, 40)))
+    monkeypatch.setattr(module.gemm_pair, "choose", lambda *how: PAIR_TILES[0])
+    monkeypatch.setattr("stof_cupy.jit.device.facts", lambda _: H100)
+    g = rng(5)
+    a, b, d = (random_array(g, s).view(OnHost) for s in ((2, 40), (40, 40), (40, 40)))
+    turned = Epilogue(rotary=Rotary(np.array([3, 8]), np.ones(10, np.float32), 2, 20))
+    for how in ({"between": turned}, {"epilogue": turned}):
+        got = gemm_gemm(a, b.T, d.T, **how)
+        inside = gemm(a, b.T, epilogue=how.get("between"))
+        assert np.array_equal(got, gemm(inside, d.T, epilogue=how.get("epilogue")))
+    assert not gemm_gemm(a, b.T, d.T).any()  # which is the one kernel's
 
 
 def test_bad_arguments() -> None:

@@ -296,6 +296,14 @@ def test_numpy(kind: EpilogueKind, sizes: Any) -> None:
     case.compare()
 
 
+@pytest.mark.parametrize("kind", (QKV, FOLD, EVERY), ids=lambda k: k.name)
+def test_numpy_of_no_sum(kind: EpilogueKind) -> None:
+    """Of rows of no elements there is the epilogue of zeros."""
+    case = Case.draw(1, kind, (2, 3, 2, 64, 0), dtype="float32")
+    run_public(case)
+    case.compare()
+
+
 def test_what_does_not_fit() -> None:
     a, b = np.zeros((2, 5, 8), np.float32), np.zeros((8, 12), np.float32)
     positions, frequency = np.zeros((2, 5), np.int32), np.zeros(2, np.float32)
@@ -322,6 +330,8 @@ def test_what_does_not_fit() -> None:
     fails(DTypeError, "positions", rotary=Rotary(positions * 1.0, frequency, 3, 4))
     fails(DTypeError, "positions: got None", rotary=Rotary(None, frequency, 3, 4))
     fails(DTypeError, "frequency", rotary=Rotary(positions, positions[0], 3, 4))
+    fails(DTypeError, "frequency: got None", rotary=Rotary(positions, None, 3, 4))
+    fails(ShapeError, r"frequency: got \(\)", rotary=Rotary(positions, np.ones((), "f4"), 3, 4))
     for how in ({"heads": "3"}, {"head_dim": 4.0}, {"magnitude": "a"}):
         with pytest.raises(ArgumentError, match=f"{next(iter(how))}: got "):
             Rotary(positions, frequency, **{"heads": 3, "head_dim": 4, **how})
