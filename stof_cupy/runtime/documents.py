@@ -70,9 +70,10 @@ class PackedProgram(Program):
         return {name: array[:, :tokens] for name, array in made.items()}
 
     def _begin(self, inputs: Mapping[str, Any]) -> None:
-        own = {id(x): x for x in inputs.values() if x is not None and self._own.get(id(x)) is x}
-        for mask in own.values():
-            mask.rebuild()
+        for number in {id(value) for value in inputs.values()}:
+            mask = self._own.get(number)
+            if mask is not None:
+                mask.rebuild()
 
     def _put(self, name: str, x: Any) -> Any:
         """Return what an input is on the program's device."""
