@@ -106,7 +106,8 @@ def goals(cells: list[Cell]) -> list[str]:
     set_for = [(c.times["ours"], g) for c in cells if (g := goal_of(c)) and "ours" in c.times]
     under = sum(time <= goal for time, goal in set_for)
     met = "met" if under == len(set_for) else "NOT met"
-    found.append(f"the table's milliseconds: {under} of {len(set_for)} cells: {met}")
+    counted = f"{under} of {len(set_for)} cells: {met}" if set_for else "not measured"
+    found.append(f"the table's milliseconds: {counted}")
     table = [cell for cell in cells if cell.group == "table"]
     sparse = [cell for cell in table if cell.mask not in UNMASKED]
     for dtype in dict.fromkeys(cell.dtype for cell in sparse):

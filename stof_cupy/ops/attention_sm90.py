@@ -147,7 +147,7 @@ def legal(config: Config, case: Case) -> str:
     if p.dim_v % _STORED:
         return f"value dim {p.dim_v}: a multiple of {_STORED}"
     if not case.given.boxes:
-        return "TMA copies from addresses that are multiples of 16 bytes, as positive strides are"
+        return "q, k, v and out: starts and positive strides of multiples of 16 bytes, for TMA"
     if terms != shape.scores:
         return f"scores made by {terms}: the kernel has {shape.scores}"
     if not terms and case.given.negative:

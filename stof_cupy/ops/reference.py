@@ -104,7 +104,8 @@ def attention(
     if bias is not None:
         bias = np.asarray(bias)
         lowest = np.nextafter(np.array(-np.inf, bias.dtype), np.zeros((), bias.dtype))
-        seen &= bias.astype(np.float64) > max(float(lowest), float(np.finfo(np.float32).min))
+        low = max(float(lowest), float(np.finfo(np.float32).min))
+        seen &= ~(bias.astype(np.float64) <= low)  # NaN is seen
     sink = -np.inf if sinks is None else np.asarray(sinks, np.float64)[:, None, None]
 
     with np.errstate(all="ignore"):

@@ -27,6 +27,7 @@ from stof_cupy.report.views import (
 __all__ = ["VIEWS", "view"]
 
 _ATTENTION = "bench_attention.py"
+_HOPPER = "bench_attention_hopper.py"
 
 
 def _attention_groups(results: Results) -> dict[str, list[Cell]]:
@@ -36,6 +37,12 @@ def _attention_groups(results: Results) -> dict[str, list[Cell]]:
         kind = "" if cell["group"] == "decoding" else ", unmasked" if plain else ", sparse"
         groups[cell["group"] + kind].append(cell)
     return groups
+
+
+def _hopper(results: Results) -> Table | None:
+    cells = [cell for cell in joined(results.of(_HOPPER)) if cell["group"] != "scattered"]
+    rows = {"shape": "ms, times as fast as the best peer", "dtype": "type"}
+    return grid_table(cells, rows, "name")
 
 
 def _gemm_groups(results: Results) -> dict[str, list[Cell]]:
@@ -217,6 +224,18 @@ VIEWS = (
         "Attention at the peers' anchors",
         _ATTENTION,
         "make bench-gpu BENCH=attention",
+    ),
+    View(
+        "attention-hopper",
+        "Attention on Hopper, beside what was written for Hopper",
+        "make bench-gpu BENCH=attention_hopper ARGS=--heavy",
+        _hopper,
+    ),
+    _plain(
+        "attention-scattered",
+        "Attention on Hopper: scattered keys, packed and not",
+        f"{_HOPPER}::bench_scattered",
+        'make bench-gpu BENCH=attention_hopper ARGS="-k scattered"',
     ),
     View(
         "attention-cpu",

@@ -217,3 +217,23 @@ def test_a_kept_key_of_weight_zero_shows_its_nan(lists: str, pairs: int) -> None
     rowwise.check(q, k, v, SCATTERED, bias=bias, lists=lists, pairs=pairs)
     bias[:, 90] = np.finfo(np.float32).min
     rowwise.check(q, k, v, SCATTERED, bias=bias, lists=lists, pairs=pairs)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_bias_that_is_nan_shows_in_its_row_unless_its_key_is_masked(dtype: Any) -> None:
+    arrays = blockwise.inputs(dims=(32, 32))
+    bias = np.zeros((70, 200), dtype)
+    bias[5, 7] = bias[69, 199] = bias[3, 4] = np.nan
+    mask = SCATTERED.copy()
+    mask[5, 7] = mask[69, 199] = True
+    mask[3, 4] = False
+    rowwise.check(*arrays, mask, bias=bias)
+    rowwise.check(*arrays, bias=bias)
+    config = hopper.SMALL.roomy(stages(kind_of(Scores(bias=bias))))
+    for each in (None, mask):
+        blockwise.check(arrays, each, blockwise.SMALL, bias=bias)
+        case = hopper.Case(*arrays, each, terms={"bias": bias})
+        out, lse = hopper.run_on_cpu(config, case)
+        hopper.compare(case, out, lse)
+        assert np.isnan(out[:, :, [5, 69]]).all() and np.isnan(lse[:, :, [5, 69]]).all()
+        assert np.isnan(out[:, :, 3]).all() == (each is None)

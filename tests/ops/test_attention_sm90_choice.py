@@ -164,6 +164,20 @@ def test_packed_keys_need_a_mask_that_the_cpu_knows() -> None:
     assert not any(config.packed for config in attention_sm90.configs(gpus.case(1024, band)))
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+def test_keys_are_packed_where_that_saves_work(dim: int) -> None:
+    size, g = 4096, rng(3)
+    blocks = np.kron(g.random((size // 8, size // 8)) < 0.05, np.ones((8, 8), bool))
+    columns = np.zeros((size, size), bool)
+    columns[:, g.choice(size, 64, replace=False)] = True
+    for dense in (blocks, columns):
+        assert choose(gpus.case(size, masks.BsrMask(dense), heads=16, dim=dim)).packed
+    # 64 queries side by side use all groups of 8 keys: there is nothing to pack.
+    dilated = masks.dilated(size, window=1024, dilation=8).tobsr()
+    assert dilated.group_share() == 1
+    assert not choose(gpus.case(size, dilated, heads=16, dim=dim)).packed
+
+
 @pytest.mark.parametrize("dim", [64, 96, 128, 192, 256])
 def test_to_choose_makes_no_lists(dim: int) -> None:
     for kept in (0.001, 0.3):

@@ -107,6 +107,14 @@ def test_attention_hides_what_is_masked_and_shows_what_is_not() -> None:
     assert np.isfinite(reference.attention(q, k, v, [[1, 0, 1]] * 3)).all()
 
 
+def test_attention_shows_a_bias_that_is_nan() -> None:
+    q, k, v = rng(2).standard_normal((3, 1, 1, 3, 2))
+    bias = np.zeros((3, 3))
+    bias[1, 0] = bias[2, 1] = np.nan
+    out = reference.attention(q, k, v, [[1, 1, 1], [1, 1, 1], [1, 0, 1]], bias=bias)[0, 0]
+    assert np.isnan(out[1]).all() and np.isfinite(out[[0, 2]]).all()
+
+
 def test_attention_accepts_large_scores() -> None:
     x = np.array([[[[1e3], [-1e3]]]])
     np.testing.assert_array_equal(reference.attention(x, x, x, scale=1.0), x)
