@@ -267,15 +267,15 @@ def test_the_kernel_of_product_and_rms_norm() -> None:
 def test_a_norm_costs_what_the_model_says() -> None:
     """One kernel, where it is expected to be faster than two."""
     g = Graph("wide")
-    x = g.input("x", ("batch", "seq", 768), "float")
-    y = g.gemm(x, g.constant("w", np.ones((768, 768), np.float32)))
-    g.output("y", g.rms_norm(y, g.constant("n", np.ones(768, np.float32)), eps=1e-6))
+    x = g.input("x", ("batch", "seq", 256), "float")
+    y = g.gemm(x, g.constant("w", np.ones((256, 256), np.float32)))
+    g.output("y", g.rms_norm(y, g.constant("n", np.ones(256, np.float32)), eps=1e-6))
     nodes, machine = lower_one(Chain(g), 0, 2)[1], machine_of(H100)
     kernel = kernel_of(nodes, "cuda")
     assert kernel is not None
     for rows, norms in ((8, False), (512, True)):
         sizes = {"batch": 64, "seq": rows}
-        problem = Problem("float16", 64 * rows, 768, 768)
+        problem = Problem("float16", 64 * rows, 256, 256)
         plan = gemm_model.choose_norm(problem, Layout(), H100)
         assert (plan is not None) == norms
         product = gemm_model.explain(problem, Layout(), H100)[0].us

@@ -251,14 +251,14 @@ def joined(tune: str) -> dict[str, list[str]]:
     from stof_cupy.ops import gemm_choice
     from stof_cupy.runtime import Options, Program
 
-    config = {**BERT, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    config = {**BERT, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512}
     graph = models.build(config, models.random_weights(config)).graph
     gemm_choice.norm.cache_clear()
     ahead = recorded_ahead()
     made = Program(graph, backend="cuda", options=Options(tune=tune, record=False))
     names = []
     for seq in (512, *np.random.default_rng(0).integers(257, 513, 30).tolist()):
-        ids = {name: cupy.zeros((8, seq), np.int32) for name in ("ids", "token_types")}
+        ids = {name: cupy.zeros((64, seq), np.int32) for name in ("ids", "token_types")}
         made.run(ids)
         fake_cuda.LOG.clear()
         made.run(ids)

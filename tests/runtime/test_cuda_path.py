@@ -153,5 +153,5 @@ def test_products_and_norms_in_one_kernel_are_compiled_for_all_lengths(
     told: dict[str, Any], tune: str
 ) -> None:
     ahead, launched = (set(told[f"joined, {tune}"][name]) for name in ("ahead", "launched"))
-    assert len([name for name in launched if re.search(r"_norm\d_bias_residual", name)]) > 1
+    assert any(re.search(r"_norm\d_bias_residual", name) for name in launched)
     assert launched <= ahead
