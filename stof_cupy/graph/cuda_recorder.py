@@ -82,6 +82,9 @@ class _CudaRecording:
 
     def __del__(self) -> None:
         give_back(self._taken, self._used)
+        self._graph = None
+        # Parts of a block refer to each other, and so would stay until Python looks for cycles.
+        self._pool.free_all_blocks()
 
     @property
     def nbytes(self) -> int:

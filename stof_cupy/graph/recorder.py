@@ -58,9 +58,9 @@ class Recorder(Protocol):
 
 @dataclass
 class _Entry:
-    recording: Recording
     inputs: Arrays
     outputs: Arrays
+    recording: Recording  # which goes after them, with their memory
     kept: Sequence[Any]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -227,7 +227,7 @@ class Recordings:
                         stacklevel=2,
                     )
                 return None
-            entry = _Entry(recording, own, outputs, kept)
+            entry = _Entry(own, outputs, recording, kept)
             with self._lock:
                 if not self._closed:
                     self._entries[key] = entry

@@ -45,7 +45,7 @@ SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 """Into how many pieces K may be cut."""
 
 _NORMED = 1.4
-"""What a kernel that normalises takes of what is predicted: 0.9 to 1.6 on an H200, two 0.8 to 1.1."""
+"""What a kernel that normalises takes of what is predicted (0.9 to 1.6 times on an H200)."""
 
 Choice = Plan | gemm_sm80.Config
 """What the chooser chooses among."""

@@ -68,6 +68,40 @@ def test_recordings_are_bounded_in_number() -> None:
     assert len(recorder.made) == 4  # was seen often enough already
 
 
+class Telling:
+    """Says when it is gone."""
+
+    def __init__(self, name: str, gone: list[str]) -> None:
+        self.name, self.gone = name, gone
+
+    def __del__(self) -> None:
+        self.gone.append(self.name)
+
+
+def test_a_recording_goes_after_the_outputs_that_lie_in_its_memory() -> None:
+    """Its end frees that memory, and can do so only where nothing lies any more."""
+    gone: list[str] = []
+
+    class Output(np.ndarray[Any, Any]):
+        told: Any
+
+    class Recorder(FakeRecorder):
+        def record(self, run: Any) -> Any:
+            made, result = super().record(run)
+            made.told = Telling("recording", gone)  # type: ignore[attr-defined]
+            output = result["y"].view(Output)
+            output.told = Telling("output", gone)
+            self.made.clear()
+            return made, {"y": output}
+
+    recordings = Recordings(Recorder())
+    for _ in range(2):
+        run(recordings, np.zeros(3))
+    gone.clear()
+    recordings.close()
+    assert gone == ["output", "recording"]
+
+
 def test_recordings_are_bounded_in_bytes() -> None:
     recordings = Recordings(FakeRecorder(nbytes=400), most_bytes=1000)
     for size in range(1, 5):
