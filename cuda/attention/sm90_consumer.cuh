@@ -14,6 +14,7 @@
 
 #include "attention/sm90_epilogue.cuh"
 #include "attention/sm90_mask.cuh"
+#include "attention/sm90_scores.cuh"
 #include "attention/sm90_shape.cuh"
 #include "attention/sm90_softmax.cuh"
 #include "pipeline.cuh"
@@ -271,57 +272,15 @@ struct Consumer {
     if (i == row.masked - 1) bits.cut(row.limit - of % 2 * kKeys, thread % 4);
   }
 
-  // With what a tile's products become scores; what the first of them need is on its way.
-  struct Making {
-    using Rows = typename K::Scores::template Rows<Params>;
-    static constexpr bool kMuch = sizeof(typename Rows::template Found<4>) > 64;
-    static constexpr int kPairs = kMuch || K::kGroups % 4 != 0 ? 2 : 4;  // of keys at a time
-    using Found = typename Rows::template Found<kPairs>;
-    Rows rows;
-    Found found;
-  };
-
-  // Where keys or rows lie behind the end, what is read is that of the last one.
+  // What makes scores of the products that come; where rows lie behind the end, of the last one.
   __device__ __forceinline__ auto begin_scores() const {
     if constexpr (K::kTerms) {
       const Row row = Row::load(K::row_info(smem, rows.buffer()));
       const int query = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + thread % 32 / 4;
       const TwoRows at{row.batch, row.head, {min(query, p.seq_q - 1), min(query + 8, p.seq_q - 1)}};
-      Making making{{p, at}, {}};
-      int key[Making::kPairs];
-      load_keys(key, 0);
-      making.rows.find(making.found, p, key);
-      return making;
+      return ScoresOfTile<K>::begin(p, at, K::places(smem, tiles.buffer()), thread);
     } else {
       return 0;
-    }
-  }
-
-  // This thread's first key of each 8 in the tile, from the j-th on.
-  template <int kPairs>
-  __device__ __forceinline__ void load_keys(int (&key)[kPairs], int j) const {
-    const u32 places = K::places(smem, tiles.buffer());
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-      key[i] = ptx::load_shared_4(places + 4 * (j + i)) + thread % 4 * 2;
-  }
-
-  // Products to scores.
-  template <class With>
-  __device__ __forceinline__ void make_scores(float (&s)[K::kN / 2], With& making) const {
-    constexpr int kPairs = With::kPairs;
-#pragma unroll
-    for (int j = 0; j < K::kGroups; j += kPairs) {
-      int key[kPairs], next[kPairs];
-      typename With::Found found;
-      load_keys(key, j);
-      if (j + kPairs < K::kGroups) {
-        load_keys(next, j + kPairs);
-        making.rows.find(found, p, next);
-      }
-      making.rows.apply(*reinterpret_cast<float (*)[4 * kPairs]>(&s[4 * j]), p, key, making.found);
-      making.found = found;
-      ptx::pin(s);
     }
   }
 
@@ -330,7 +289,7 @@ struct Consumer {
   __device__ __forceinline__ void take_weights(float (&s)[kKeys / 2], const MaskBits<kKeys>& bits,
                                                int tile, With making) {
     if constexpr (K::kTerms) {
-      make_scores(s, making);
+      making.make(s, p, K::places(smem, tiles.buffer()), thread);
       release_k();
     }
     float scale = K::kTerms ? 1.f : p.factor;
