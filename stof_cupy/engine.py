@@ -60,8 +60,9 @@ class TransformerEngine(TextTasks, Inspection):
         Whether to search for what runs as one, for seconds or minutes, when a class of shapes is
         first met; what is found is kept on disk. ``"off"``: the rewrites that need no search.
     cuda_graphs : bool
-        Whether runs of equal shapes are launched as one CUDA graph, from the second on: up to 32,
-        which hold up to 2 GiB of device memory. False: each operator is launched.
+        Whether runs of equal shapes are launched as one CUDA graph, from the second on. Up to 32 of
+        them are kept for each graph of the model, in up to 2 GiB of device memory. False: each
+        operator is launched.
 
     Attributes
     ----------

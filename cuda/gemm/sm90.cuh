@@ -44,7 +44,7 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
       ptx::prefetch(p.map_a);
       ptx::prefetch(p.map_b);
       if (p.mapped_c) ptx::prefetch(p.map_c);
-      // Where rows are normalised there are no registers for it.
+      // Where rows are normalised it was not measured.
       if constexpr (kAcross == 0) sm90::Producer<Shape>(p, smem, rank).ask();
     }
     ptx::after_earlier_kernels();

@@ -14,7 +14,7 @@ __all__ = ["GEMM_SM90_AHEAD", "GEMM_SM90_CONFIGS", "Sm90Gemm", "for_layout", "ge
 
 _SMEM_PER_BLOCK = 232448
 _REGISTERS_BESIDE = 32  # of a thread, for all but the sums
-_OF_STATISTICS = 16  # what CTAs that have a row together tell each other
+_OF_STATISTICS = 16  # of CTAs that have a row together: else 192 sums are spilled
 _BESIDE_MORE = 104  # of an epilogue that reads much more than a bias and a residual
 _PITCH = 64 + 4  # floats of a row of sums on their way to be transposed
 _BLOCK = 64 * 128  # bytes of 64 rows
@@ -146,7 +146,7 @@ class Sm90Gemm:
         beside = (epilogue.normed, epilogue.residual, epilogue.statistics)
         more = epilogue.rotary is not None or sum(beside) > 1
         most = 232 - (_BESIDE_MORE if more else _REGISTERS_BESIDE)
-        if self.across > 1 and not epilogue.residual:  # with one, it is read where these are
+        if self.across > 1 and not epilogue.residual:  # with one ptxas finds room
             most -= _OF_STATISTICS
         if self.sums > most:
             return mismatch("registers", self.sums, f"at most {most} for sums")

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import engine_grid
+import engine_profile
 import pytest
+from engine_stacks import Cell
 
 from stof_cupy.errors import ArgumentError
 
@@ -59,3 +61,15 @@ def test_another_cards_file_is_shown_and_not_added_to(
     capsys.readouterr()
     grid("NVIDIA H200", "x.jsonl", "--table")
     assert CELL in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", ["bert-base:1x128:full", "bert-base:8x512:longformer"])
+def test_each_kernel_of_a_layer_has_a_predicted_time(cell: str) -> None:
+    """A product and its norm are one kernel or two, as the model has it."""
+    named = Cell.parse(cell)
+    graph, mask = engine_profile.layers(named)
+    every = engine_profile.predicted(graph, named, mask)
+    layer = every[len(every) // 3 : 2 * len(every) // 3]
+    products = [label for label, _ in layer if label.startswith("gemm")]
+    norms = [label for label, _ in layer if "layer_norm" in label]
+    assert (len(products), len(norms)) == (4, 2) and all(us > 0 for _, us in every)
