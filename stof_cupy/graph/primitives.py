@@ -59,6 +59,8 @@ def masked(x: Array, mask: Any, lengths: Array | None) -> Array:
 
 def softmax(x: Array) -> Array:
     """Return exp(x) over its sum along the last axis; a row of nothing but -inf is 0."""
+    if not x.size:  # of no elements there is no largest one
+        return x.copy()
     xp = np if isinstance(x, np.ndarray) else _cupy()
     peak = x.max(axis=-1, keepdims=True)
     weights = xp.exp(x - xp.where(xp.isfinite(peak), peak, peak.dtype.type(0)))
