@@ -100,7 +100,15 @@ def _scheme(path: Path) -> str:
             f"  {problem['device']:24} {problem['dtype']:9} {sizes:>12}  {problem['mode']:5}"
             f"{record['scheme']:>18}  {record['seconds'] * 1e6:10.1f} us"
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return ""
 
 

@@ -82,7 +82,7 @@ class SchemeStore:
             found = Found(Scheme.parse(record["scheme"]), settings, float(record["seconds"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, StofError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, StofError):
             self._say("damaged", f"scheme cache {path}: ignored, it cannot be read")
             return None
         return found if len(found.settings) == len(found.scheme.sizes) else None
