@@ -24,7 +24,7 @@ from stof_cupy.fusion.kernels import KERNELS, Setting
 from stof_cupy.fusion.products import CHOICES
 from stof_cupy.fusion.scheme import Scheme
 
-__all__ = ["Found", "SchemeStore", "shapes_class", "versions"]
+__all__ = ["Found", "SchemeStore", "is_current", "shapes_class", "versions"]
 
 _SCHEMA = 1
 
@@ -46,6 +46,14 @@ def versions() -> dict[str, Any]:
         "kernels": [kernel.name for kernel in KERNELS],
         "choices": hashlib.sha256(repr(CHOICES).encode()).hexdigest()[:16],
     }
+
+
+def is_current(record: bytes) -> bool:
+    """Whether a scheme's file is one that these versions read."""
+    try:
+        return bool(json.loads(record)["versions"] == versions())
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 class SchemeStore:

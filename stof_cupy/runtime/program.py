@@ -196,8 +196,8 @@ class Program(Closing):
         repeat : int
             Timed runs, after one that is not.
         """
-        if repeat < 1:
-            raise ArgumentError(mismatch("repeat", repeat, "at least 1"))
+        if not isinstance(repeat, int) or repeat < 1:
+            raise ArgumentError(mismatch("repeat", repr(repeat), "an int of at least 1"))
         ready = self._for(inputs)
         ready.plain.run(inputs)
         clock = clock_of(self.device)

@@ -64,7 +64,7 @@ class Options:
     Raises
     ------
     ArgumentError
-        If `tune` is no mode, or a number is negative.
+        If `tune` is no mode, a number is negative, or a switch is no bool.
     """
 
     tune: str = "off"
@@ -78,13 +78,17 @@ class Options:
     fold_norms: bool | None = False
 
     def __post_init__(self) -> None:
-        if self.tune not in MODES:
+        if not isinstance(self.tune, str) or self.tune not in MODES:
             expected = " or ".join(map(repr, MODES))
             raise ArgumentError(mismatch("tune", repr(self.tune), expected))
         for name in ("tune_seconds", "graphs", "graph_bytes"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= 0):
                 raise ArgumentError(mismatch(name, repr(value), "a number of 0 or more"))
+        for name in ("record", "fold_norms"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise ArgumentError(mismatch(name, repr(value), "True, False or None"))
 
 
 @dataclass(frozen=True)
