@@ -17,6 +17,7 @@ from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
+from stof_cupy.graph.feeds import settled_masks
 from stof_cupy.graph.recorder import Recorder
 from stof_cupy.graph.steps import Fused
 from stof_cupy.jit.device import facts
@@ -130,8 +131,8 @@ class Ready:
         stopwatch: Stopwatch | None = wall_clock if options.tune == "full" else None
         if device is not None:
             machine, stopwatch = machine_of(facts(device)), CudaRecorder(device).seconds
-        kinds = {name: node.dtype for name, node in graph.inputs.items()}
-        given = {n: inputs.get(n) for n, kind in kinds.items() if kind in ("mask", "lengths")}
+        given = settled_masks(graph, inputs, sizes)
+        given |= {n: inputs.get(n) for n, x in graph.inputs.items() if x.dtype == "lengths"}
         site = Site(backend, dtype, device, machine, sizes, stopwatch, given, uploads)
         fold = options.fold_norms
         if fold is None:

@@ -55,6 +55,20 @@ def test_the_third_run_is_one_graph(told: dict[str, Any], case: str) -> None:
     assert kernels(second) == kernels(first) * 2
 
 
+@pytest.mark.parametrize("case", ["masked, off", "masked, fast"])
+def test_a_mask_that_is_an_array_is_no_obstacle_to_tuning(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    for run in told[case]["runs"][1:]:  # of another array each; the first one tunes
+        assert kernels(run) and not kinds(run)["graph"]
+
+
+@pytest.mark.parametrize("case", ["scores, off", "scores, fast"])
+def test_scores_that_are_masked_are_recorded(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    assert kinds(told[case]["runs"][2])["graph"] == 1
+    assert not kinds(told[case]["runs"][2])["upload"]
+
+
 @pytest.mark.parametrize("case", BLOCKS)
 def test_a_replay_only_copies_and_launches(told: dict[str, Any], case: str) -> None:
     third = told[case]["runs"][2]
