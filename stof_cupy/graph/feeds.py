@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from stof_cupy.dtypes import dtype_name, is_float
 from stof_cupy.errors import (
@@ -99,13 +98,15 @@ def settled_masks(
     An array is made a mask anew in every run, which a captured one cannot do. What is wrong with
     one is left to the run to say.
     """
+    from scipy.sparse import issparse
+
     leads = mask_leads(graph.nodes())
     known = {name: (size, name) for name, size in sizes.items()}
     settled = {}
     for name, node in graph.inputs.items():
         if node.dtype == "mask":
             settled[name] = value = inputs.get(name)
-            if isinstance(value, np.ndarray) or scipy.sparse.issparse(value):
+            if isinstance(value, np.ndarray) or issparse(value):
                 with suppress(StofError):
                     settled[name] = _mask(node, value, leads.get(name, []), dict(known))
     return settled
