@@ -123,6 +123,8 @@ def run(
     kept, tokens = made.density, cell.batch * cell.seq
     attention = 4.0 * tokens * cell.seq * kept * cell.stack.hidden * cell.stack.layers
     line |= {"density": kept, "gflop": (cell.stack.gemm_flop(tokens) + attention) / 1e9}
+    if device == "cuda":
+        line["matmul_tflops"] = made.matmul_tflops()
     line["seconds"] = round(time.perf_counter() - began, 1)
     return line
 
@@ -207,6 +209,14 @@ class _Shared:
         found = dict(zip(("p20_ms", "p50_ms", "p80_ms"), quantiles, strict=True))
         found["host_ms"] = float(np.median(host))
         return {name: round(value, 4) for name, value in found.items()}
+
+    def matmul_tflops(self) -> float:
+        """Return the rate of PyTorch's 8192^3 product, timed as the ways are: goals go by it."""
+        torch, n = self._torch, 8192
+        a, b = (torch.randn(n, n, dtype=torch.bfloat16, device="cuda") for _ in "ab")
+        c = torch.empty_like(a)
+        ms = self.times("matmul", lambda: torch.matmul(a, b, out=c))["p50_ms"]
+        return round(2.0 * n**3 / ms / 1e9, 1)
 
     def _between_events(self, way: str, call: Callable[[], Any], count: int) -> list[float]:
         """Return the device's ms of calls that follow each other."""

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from engine_stacks import ANCHORS
 
-__all__ = ["GOALS", "best_over_ours", "results", "row", "table"]
+__all__ = ["GOALS", "best_over_ours", "results", "row", "scaled_goal", "table"]
 
 GOALS = dict(zip(map(str, ANCHORS), (1.4, 11.0, 0.25, 12.0, 24.5), strict=True))
 """Milliseconds that the cells are to take that the reference has times of peers for."""
+GOALS_TFLOPS = 795.0
+"""The rate of an 8192^3 product in bfloat16 on the card that the goals are for."""
 
 
 def results(path: Path) -> dict[str, Any]:
@@ -33,8 +35,15 @@ def row(line: dict[str, Any]) -> str:
         parts.append(f"{way} {shown}")
     ratio = best_over_ours(line)
     gain = "" if ratio is None else f"  {ratio:5.2f}x"
-    goal = f"  goal {GOALS[line['cell']]}" if line["cell"] in GOALS else ""
+    goal = f"  goal {scaled:.3g}" if (scaled := scaled_goal(line)) else ""
     return f"{line['cell']:28} {'  '.join(parts)}{gain}{goal}  [{line['seconds']:.0f} s]"
+
+
+def scaled_goal(line: dict[str, Any]) -> float | None:
+    """Return the milliseconds that a cell is to take on its card, or None if it has no goal."""
+    if line["cell"] not in GOALS:
+        return None
+    return float(GOALS[line["cell"]] * GOALS_TFLOPS / line.get("matmul_tflops", GOALS_TFLOPS))
 
 
 def best_over_ours(line: dict[str, Any]) -> float | None:

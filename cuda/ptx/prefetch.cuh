@@ -1,5 +1,6 @@
-// What may be asked for before earlier kernels have ended (grid.cuh): boxes of a tensor (sm_90),
-// for the L2 cache. Nothing is read that anybody sees; what is written after them is written in L2.
+// What may be asked for before earlier kernels have ended (grid.cuh): boxes of a tensor (sm_90) and
+// lines, for the L2 cache. Nothing is read that anybody sees; what is written after them is written
+// in L2.
 #pragma once
 
 #include "ptx/tma.cuh"
@@ -12,6 +13,11 @@ __device__ __forceinline__ void prefetch_l2(const TensorMap& map, int c0, int c1
       "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map),
       "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
+}
+
+// Asks for the 128 bytes around an address.
+__device__ __forceinline__ void prefetch_l2(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }
 
 }  // namespace stof::ptx

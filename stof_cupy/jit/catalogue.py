@@ -183,6 +183,7 @@ def _norm(name: str, dtype: str, *, centred: bool, told: bool = False) -> Kernel
         ),
         threads=256,
         smem_bytes=2 * 8 * 4,
+        waits=True,
     )
 
 

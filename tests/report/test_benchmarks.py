@@ -17,6 +17,7 @@ import attention_cells
 import bench_attention_hopper
 import cards
 import documents_peer
+import engine_table
 import numpy as np
 import paper_masks
 import pytest
@@ -54,6 +55,15 @@ def test_the_artifacts_masks_by_loops() -> None:
                 assert not cells[q, k]
     outside = cells[64:96, 96:128] & (np.arange(96, 128) - np.arange(64, 96)[:, None] > 32)
     assert 20 < outside.sum() < 80  # about a tenth of the half beyond the band
+
+
+def test_goals_go_by_what_the_card_does() -> None:
+    line = {"cell": "bert-base:1x128:full", "ways": {"ours": {"p50_ms": 0.3}}, "seconds": 1.0}
+    assert engine_table.scaled_goal(line) == engine_table.GOALS[line["cell"]] == 0.25
+    slower = line | {"matmul_tflops": engine_table.GOALS_TFLOPS / 2}
+    assert engine_table.scaled_goal(slower) == 0.5
+    assert engine_table.row(slower).endswith("goal 0.5  [1 s]")
+    assert engine_table.scaled_goal(line | {"cell": "vit-b:1x128:full"}) is None
 
 
 def test_documents_are_told_as_sequences() -> None:
