@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     """
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        array, origin = x, Origin("cupy", (_CUDA, x.device.id))
+        array, origin = x, _of_cupy(x.device.id)
     elif isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "__dlpack__"):
         array, origin = _from_array_like(x, name), Origin("numpy")
     else:
@@ -102,6 +103,11 @@ def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     if not (array.dtype.kind in "biu" or is_float(array.dtype)) or not array.dtype.isnative:
         raise DTypeError(mismatch(name, array.dtype, _ELEMENTS))
     return array, origin
+
+
+@cache  # lists have many arrays, and a run waits until all have been looked at
+def _of_cupy(device: int) -> Origin:
+    return Origin("cupy", (_CUDA, device))
 
 
 def export_array(a: Any, origin: Origin) -> Any:

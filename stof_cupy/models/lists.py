@@ -174,6 +174,13 @@ def _types(
     return types
 
 
+def _near(row: Any, origin: Origin, target: Target) -> Any:
+    """Return an array on the target's device, or where it is on the host."""
+    if origin.device[1] == target.device and origin.kind == "cupy":
+        return row  # as a rule, and there are many
+    return row if isinstance(row, np.ndarray) else target.put(row)
+
+
 def _tokens(
     given: Sequence[_Row], name: str, most: int, target: Target, later: Checks | None = None
 ) -> tuple[Any, list[int]]:
@@ -187,10 +194,8 @@ def _tokens(
     DTypeError, ShapeError, ArgumentError
         If one is not an array of integers from 0 to `most`.
     """
-    rows = [None if each is None else each[0] for each in given]
+    rows = [None if each is None else _near(*each, target) for each in given]
     lengths = [0 if row is None else len(row) for row in rows]
-    if target.device is None:
-        rows = [None if row is None else target.put(row) for row in rows]
     filled = [row for row in rows if row is not None]
     if not filled:
         return np.zeros((1, 0), np.int32), lengths

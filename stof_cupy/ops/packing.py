@@ -193,12 +193,13 @@ class Table:
     ) -> None:
         """Write where each sequence is of arrays of their own."""
         first, step = [], []
+        ndim = 1 + len(rest)
         for row, length in zip(rows, self._lengths, strict=True):
             if row is None:
                 first.append(0)
                 step.append(0)
                 continue
-            if row.shape != (length, *rest):
+            if len(row) != length or row.ndim != ndim or (rest and row.shape[1:] != rest):
                 raise ShapeError(mismatch("rows", row.shape, (length, *rest)))
             if isinstance(row, np.ndarray):
                 row = np.ascontiguousarray(row)

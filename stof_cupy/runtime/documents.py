@@ -123,7 +123,7 @@ class PackedProgram(Program):
         columns = []
         for name, x in inputs.items():
             if isinstance(x, Sequences):
-                rows, rest, dtype = x.alike(device), (), np.dtype(np.int32)
+                rows, rest, dtype = x.alike(), (), np.dtype(np.int32)
             else:
                 there = x if isinstance(x, np.ndarray) else to_device(x, device)
                 rows, rest, dtype = there[0], x.shape[2:], x.dtype

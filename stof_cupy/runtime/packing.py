@@ -128,7 +128,7 @@ class Sequences:
     Attributes
     ----------
     rows : sequence of ndarray or None
-        NumPy or CuPy, ``(length,)``; or None where there are no tokens.
+        NumPy's, or CuPy's of the program's device, ``(length,)``; None where there are no tokens.
     look : callable
         Is given what they become, integers ``(1, tokens)`` on the program's device, before the run
         is launched, and returns it as the run is to have it. Zeros may follow the tokens. What
@@ -138,18 +138,15 @@ class Sequences:
     rows: Sequence[Any]
     look: Callable[[Any], Any]
 
-    def alike(self, device: int) -> list[Any]:
-        """Return the rows as integers of 32 bits each, or of 64 each; CuPy's on `device`."""
-        rows = [
-            x if x is None or isinstance(x, np.ndarray) else to_device(x, device) for x in self.rows
-        ]
-        widths = {row.itemsize for row in rows if row is not None}
+    def alike(self) -> Sequence[Any]:
+        """Return the rows as integers of 32 bits each, or of 64 each."""
+        widths = {row.itemsize for row in self.rows if row is not None}
         if widths in ({4}, {8}):
-            return rows
+            return self.rows
         dtype = np.dtype(np.int64 if 8 in widths else np.int32)
         return [
-            row.astype(dtype) if row is not None and row.itemsize != dtype.itemsize else row
-            for row in rows
+            row if row is None or row.itemsize == dtype.itemsize else row.astype(dtype)
+            for row in self.rows
         ]
 
     def together(self, device: int | None) -> Any:
