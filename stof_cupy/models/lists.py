@@ -223,9 +223,9 @@ def _tokens(
 
     if any(row.ndim != 1 or row.dtype.kind not in "iu" for row in filled):
         each_alone()
-    if all(isinstance(row, np.ndarray) for row in filled):
-        return look(np.concatenate(filled)[None]), lengths
-    return Sequences(rows, look), lengths
+    sequences = Sequences(rows, look)
+    here = all(isinstance(row, np.ndarray) for row in filled)
+    return sequences.together(None) if here else sequences, lengths
 
 
 def _packed_inputs(

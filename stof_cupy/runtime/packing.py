@@ -152,6 +152,8 @@ class Sequences:
     def together(self, device: int | None) -> Any:
         """Return what `look` returns of them, on `device` or on the host."""
         rows = [row for row in self.rows if row is not None]
+        if len({row.dtype for row in rows}) > 1:  # of int64 and uint64 NumPy makes floats
+            rows = [row.view(f"i{row.itemsize}") for row in self.alike() if row is not None]
         if device is None:
             return self.look(np.concatenate(rows)[None])
         import cupy
