@@ -7,10 +7,9 @@ namespace stof {
 
 // A thread a piece of a row of an array, an array for each block along y. There may be any number
 // of sequences, so what is where is a table of 64-bit numbers: where each sequence ends, then for
-// each array a `Column` and, if that reads rows, two numbers a sequence: where its first row is,
-// and how many bytes further the next one. Columns are equally long. Where a row is: its address;
-// or, for what was uploaded with the table, minus its distance from the table's beginning; or 0 for
-// a row of zeros.
+// each array a `Column` and two numbers a sequence: where its first row is, and how many bytes
+// further the next one. Where a row is: its address, or, for what was uploaded with the table,
+// minus its distance from the beginning of that.
 struct Packing {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 4;

@@ -29,7 +29,7 @@ class Column(NamedTuple):
     ----------
     rows : ndarray, or sequence of ndarray or None
         Of all sequences ``(tokens, ...)``, or an array ``(length, ...)`` for each, all of one
-        width; NumPy's, or CuPy's of the current device. None is a sequence of zeros.
+        width; NumPy's, or CuPy's of the current device. None where a sequence has no tokens.
     out : cupy.ndarray
         ``(1, size, ...)``, contiguous; zeros follow the tokens. One of int32 takes integers of 64
         bits too, and those below 0 or above 2**31 - 1 become -1.
@@ -192,15 +192,20 @@ class Table:
         self, rows: Sequence[Array | None], rest: tuple[int, ...], place: NDArray[Any]
     ) -> None:
         """Write where each sequence is of arrays of their own."""
+        if len(rows) != len(self._lengths):
+            expected = f"{len(self._lengths)}, as there are lengths"
+            raise ShapeError(mismatch("rows", f"{len(rows)} sequences", expected))
         first, step = [], []
         ndim = 1 + len(rest)
         for row, length in zip(rows, self._lengths, strict=True):
-            if row is None:
+            if row is None and not length:
                 first.append(0)
                 step.append(0)
                 continue
-            if len(row) != length or row.ndim != ndim or (rest and row.shape[1:] != rest):
-                raise ShapeError(mismatch("rows", row.shape, (length, *rest)))
+            fits = row is not None and len(row) == length and row.ndim == ndim
+            if row is None or not fits or (rest and row.shape[1:] != rest):
+                got = None if row is None else row.shape
+                raise ShapeError(mismatch("rows", got, (length, *rest)))
             if isinstance(row, np.ndarray):
                 row = np.ascontiguousarray(row)
                 first.append(-self._carry(row))
