@@ -154,7 +154,7 @@ class PackedProgram(Program):
         tokens = 0 if first is None else int(first.lengths.sum())
         if first is None or not tokens:
             return None
-        for each in found.values():
+        for each in [*found.values()][1:]:
             if each is None or not np.array_equal(each.lengths, first.lengths):
                 return None
         if lengths is not None and not np.array_equal(lengths, first.lengths):
@@ -253,10 +253,11 @@ def lengths_of(mask: Any) -> _Packed | None:
     """
     if type(mask) is not Segments:
         return None
-    lengths = np.diff(mask.query_stop, prepend=0)
-    own = np.array_equal(mask.key_stop, mask.query_stop)
-    own &= np.array_equal(mask.key_start, mask.query_stop - lengths)
-    if not own or (mask.reach is not None and mask.reach.any()):
+    stop = mask.query_stop
+    lengths = stop.copy()
+    lengths[1:] -= stop[:-1]
+    own = (mask.key_stop == stop) & (mask.key_start == stop - lengths)
+    if not own.all() or (mask.reach is not None and mask.reach.any()):
         return None
     return _Packed(lengths, mask.reach is not None)
 
