@@ -97,7 +97,7 @@ def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     if cupy is not None and isinstance(x, cupy.ndarray):
         array, origin = x, _of_cupy(x.device.id)
     elif isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "__dlpack__"):
-        array, origin = _from_array_like(x, name), Origin("numpy")
+        array, origin = _from_array_like(x, name), _OF_NUMPY
     else:
         array, origin = _from_dlpack(x, name)
     if not (array.dtype.kind in "biu" or is_float(array.dtype)) or not array.dtype.isnative:
@@ -105,7 +105,11 @@ def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     return array, origin
 
 
-@cache  # lists have many arrays, and a run waits until all have been looked at
+# Lists have many arrays, and a run waits until all have been looked at.
+_OF_NUMPY = Origin("numpy")
+
+
+@cache
 def _of_cupy(device: int) -> Origin:
     return Origin("cupy", (_CUDA, device))
 

@@ -161,7 +161,7 @@ def _types(
 ) -> Any:
     """Return the token types of all sequences as `_tokens` does; default 0."""
     if token_types is None:
-        return np.broadcast_to(np.int32(0), (1, sum(lengths)))
+        return np.ndarray((1, sum(lengths)), np.int32, np.zeros(1, np.int32), strides=(0, 0))
     rows = _imported(token_types, "token_types")
     types, given = _tokens(rows, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):

@@ -74,8 +74,8 @@ def pack(
     if positions is not None:
         table.add_counted(POSITION, positions)
     grid, sizes = table.launch()
-    run = kernel(packing())
     uploaded = cupy.asarray(table.numbers())
+    run = kernel(packing(), uploaded.device.id)
     run(grid, run.pack(table=uploaded.data.ptr, **sizes))
 
 
@@ -91,12 +91,13 @@ class Table:
 
     def __init__(self, lengths: NDArray[np.int64], columns: int) -> None:
         self._lengths = lengths.tolist()
-        self._stops = np.cumsum(lengths, dtype=np.int64)
-        self._starts = self._stops - lengths
+        self._tokens = sum(self._lengths)
+        stops = lengths.cumsum()
+        self._starts = stops - lengths
         self._column = _HEADER + 2 * len(lengths)
         words = len(lengths) + columns * self._column
         self._words = np.zeros(words + words % 2, np.int64)
-        self._words[: len(lengths)] = self._stops
+        self._words[: len(lengths)] = stops
         self._at = len(lengths)
         self._nbytes = self._words.nbytes
         self._carried: list[tuple[int, NDArray[Any]]] = []  # of the host; they go up behind it
@@ -120,12 +121,12 @@ class Table:
         """
         rows, out = column
         together = hasattr(rows, "dtype")
-        every: list[Any] = [rows] if together else [row for row in rows if row is not None]
-        dtypes = {row.dtype for row in every}
-        narrowed = out.dtype == np.int32 and {*map(_width_of_integers, dtypes)} == {8}
-        width = _width_of_integers(out.dtype)
-        alike = (dtype == out.dtype or _width_of_integers(dtype) == width > 0 for dtype in dtypes)
-        if not narrowed and not all(alike):
+        every: Any = [rows] if together else rows
+        dtypes = {row.dtype for row in every if row is not None}
+        widths = {*map(_width_of_integers, dtypes)}
+        narrowed = out.dtype == np.int32 and widths == {8}
+        same = dtypes <= {out.dtype} or widths == {_width_of_integers(out.dtype)} != {0}
+        if not narrowed and not same:
             got = ", ".join(sorted(map(str, dtypes)))
             raise DTypeError(mismatch("rows", got, f"{out.dtype} as what they are put into"))
         place = self._words[self._at + _HEADER : self._at + self._column].reshape(2, -1)
@@ -155,9 +156,8 @@ class Table:
         ShapeError
             If the columns are of other sizes, or too short.
         """
-        tokens = sum(self._lengths)
-        if len(self._sizes) != 1 or min(self._sizes) < tokens:
-            expected = f"one number of rows, at least {tokens}"
+        if len(self._sizes) != 1 or min(self._sizes) < self._tokens:
+            expected = f"one number of rows, at least {self._tokens}"
             raise ShapeError(mismatch("out", sorted(self._sizes), expected))
         (size,) = self._sizes
         blocks = -(-size * self._pieces // THREADS)
@@ -172,14 +172,13 @@ class Table:
 
     def _place_together(self, rows: Array, rest: tuple[int, ...], place: NDArray[Any]) -> None:
         """Write where each sequence is of an array of all."""
-        tokens = sum(self._lengths)
-        if rows.shape != (tokens, *rest):
-            raise ShapeError(mismatch("rows", rows.shape, (tokens, *rest)))
+        if rows.shape != (self._tokens, *rest):
+            raise ShapeError(mismatch("rows", rows.shape, (self._tokens, *rest)))
         if not isinstance(rows, np.ndarray):
             rows = self._with_whole_rows(rows)
             step = rows.strides[0]
             place[0] = rows.data.ptr + self._starts * step
-        elif rows.strides[0] == 0 < tokens:  # one row for all goes up once
+        elif rows.strides[0] == 0 < self._tokens:  # one row for all goes up once
             step = 0
             place[0] = -self._carry(np.ascontiguousarray(rows[:1]))
         else:

@@ -157,7 +157,7 @@ class PackedProgram(Program):
         for each in [*found.values()][1:]:
             if each is None or not np.array_equal(each.lengths, first.lengths):
                 return None
-        if lengths is not None and not np.array_equal(lengths, first.lengths):
+        if lengths is not None and [*lengths] != first.lengths.tolist():
             return None
         for name, x in inputs.items():
             if name in masks or x is None or isinstance(x, Sequences):
