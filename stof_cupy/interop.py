@@ -60,6 +60,9 @@ class Origin:
         return self.device[0] in _CUDA_DEVICES
 
 
+_origin = cache(Origin)  # lists have many arrays, and a run waits until all have been looked at
+
+
 def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     """Take an array of any library as a NumPy or CuPy array.
 
@@ -95,23 +98,14 @@ def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     """
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        array, origin = x, _of_cupy(x.device.id)
+        array, origin = x, _origin("cupy", (_CUDA, x.device.id))
     elif isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "__dlpack__"):
-        array, origin = _from_array_like(x, name), _OF_NUMPY
+        array, origin = _from_array_like(x, name), _origin("numpy")
     else:
         array, origin = _from_dlpack(x, name)
     if not (array.dtype.kind in "biu" or is_float(array.dtype)) or not array.dtype.isnative:
         raise DTypeError(mismatch(name, array.dtype, _ELEMENTS))
     return array, origin
-
-
-# Lists have many arrays, and a run waits until all have been looked at.
-_OF_NUMPY = Origin("numpy")
-
-
-@cache
-def _of_cupy(device: int) -> Origin:
-    return Origin("cupy", (_CUDA, device))
 
 
 def export_array(a: Any, origin: Origin) -> Any:
