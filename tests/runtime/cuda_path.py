@@ -167,7 +167,7 @@ def ragged() -> dict[str, Any]:
         runs.append(list(fake_cuda.LOG))
         shapes = [each.shape for each in results] == [(n, 128) for n in lengths]
         (documents,) = engine._program.packed()._masks.values()  # type: ignore[union-attr]
-        ids = documents._ids.host
+        ids = documents.ids.host
         counts = [int((ids == number).sum()) for number in range(9)] == lengths.tolist()
         ascend = bool((np.diff(ids[: lengths.sum()]) >= 0).all())
         padding = bool((ids[lengths.sum() :] == -1).all())
