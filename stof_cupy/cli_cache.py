@@ -100,7 +100,15 @@ def _scheme(path: Path) -> str:
             f"  {problem['device']:24} {problem['dtype']:9} {sizes:>12}  {problem['mode']:5}"
             f"{record['scheme']:>18}  {record['seconds'] * 1e6:10.1f} us"
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return ""
 
 
@@ -164,7 +172,10 @@ def _examples(engine: TransformerEngine, batch: int, lengths: list[int]) -> dict
 
 
 def _take_in(file: Path) -> None:
-    """Unpack what is not there yet; what a kernel or scheme needs to be used is checked then."""
+    """Unpack what is not there yet, or there for another version.
+
+    What a kernel or scheme needs to be used is checked then.
+    """
     root, count = env.cache_dir(), 0
     try:
         with zipfile.ZipFile(file) as archive:
@@ -176,7 +187,7 @@ def _take_in(file: Path) -> None:
                 raise ArgumentError(mismatch(str(file), got, "an exported cache"))
             for member, place in zip(members, places, strict=True):
                 to = root / place
-                if not to.exists():
+                if not to.exists() or _is_stale(place, to):
                     write_whole(to, archive.read(member))
                     count += 1
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as bad:
@@ -184,6 +195,13 @@ def _take_in(file: Path) -> None:
         got = f"no zip file, or a damaged one ({bad})"
         raise ArgumentError(mismatch(str(file), got, "an exported cache")) from bad
     show_fields({"taken in": f"{count} files"})
+
+
+def _is_stale(place: Path, to: Path) -> bool:
+    """Whether a file is a scheme of another version, which has the name of its successor."""
+    from stof_cupy.fusion.store import is_current
+
+    return place.parts[0] == "schemes" and to.is_file() and not is_current(to.read_bytes())
 
 
 def _place(file: Path, name: str) -> Path:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,9 @@ class Origin:
         return self.device[0] in _CUDA_DEVICES
 
 
+_origin = cache(Origin)  # lists have many arrays, and a run waits until all have been looked at
+
+
 def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     """Take an array of any library as a NumPy or CuPy array.
 
@@ -94,9 +98,9 @@ def import_array(x: Any, name: str = "x") -> tuple[Any, Origin]:
     """
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
-        array, origin = x, Origin("cupy", (_CUDA, x.device.id))
+        array, origin = x, _origin("cupy", (_CUDA, x.device.id))
     elif isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "__dlpack__"):
-        array, origin = _from_array_like(x, name), Origin("numpy")
+        array, origin = _from_array_like(x, name), _origin("numpy")
     else:
         array, origin = _from_dlpack(x, name)
     if not (array.dtype.kind in "biu" or is_float(array.dtype)) or not array.dtype.isnative:

@@ -83,6 +83,19 @@ def test_warm_list_export_clear_and_take_in(capsys, cache, model, tmp_path):
     assert {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()} == before
 
 
+def test_an_export_takes_the_place_of_schemes_of_another_version(capsys, cache, model, tmp_path):
+    warm(capsys, model)
+    shipped = tmp_path / "shipped.zip"
+    run(capsys, "export", shipped)
+    good = {path: path.read_bytes() for path in (cache / "schemes").iterdir()}
+    first, second, *others = good
+    first.write_bytes(good[first].replace(b'"schema": 1', b'"schema": 0'))
+    second.write_bytes(b"[" * 100_000)
+    assert run(capsys, "list")[0] == 0
+    assert "2 files" in run(capsys, "warm", "--from", shipped)[1]
+    assert {path: path.read_bytes() for path in good} == good and others
+
+
 def test_an_image_encoder_is_warmed_at_its_size(capsys, cache, model):
     config = {
         "model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,

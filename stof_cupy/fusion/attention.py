@@ -6,6 +6,7 @@ operator it never stores the scores and skips what the mask skips.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,8 @@ def read_scores(weights: Node, uses: Mapping[Node, int]) -> Scores | None:
     factor, turned, mask, lengths = 1.0, False, None, None
     node = weights.inputs[0]
     while node is not None and uses[node] == 1:
+        if not math.isfinite(factor):
+            return None
         if node.op == "matmul":
             return Scores(node, turned, factor, mask, lengths)
         if node.op == "scale":
@@ -88,7 +91,9 @@ def _read_weights(node: Node | None, uses: Mapping[Node, int]) -> tuple[Scores, 
             turned = not turned
         else:
             scores = read_scores(node, uses)
-            return None if scores is None else (scores, factor, turned)
+            if scores is None or not math.isfinite(factor):
+                return None
+            return scores, factor, turned
         node = node.inputs[0]
     return None
 
@@ -174,6 +179,8 @@ def unscaled(node: Node | None, uses: Mapping[Node, int]) -> Unscaled | None:
     while node is not None and (node is top or uses[node] == 1):
         if node.op == "scale" and node.inputs[0] is not None:
             factor *= dict(node.attrs)["factor"]
+            if not math.isfinite(factor):
+                break
             found = Unscaled(factor, node.inputs[0], tuple(reversed(views)))
         elif node.kind == "view":
             views.append(node)
@@ -196,6 +203,8 @@ def scale_into_attention(node: Node, uses: Mapping[Node, int]) -> Replacement | 
         scale = float(q.shape[3]) ** -0.5
     for part in filter(None, parts):
         scale *= part.factor
+    if not math.isfinite(scale):
+        return None
     inputs = [
         each if part is None else part.base
         for each, part in zip(node.inputs, [*parts, *[None] * 5], strict=True)

@@ -72,7 +72,7 @@ class Site:
             return float("inf")
         try:
             return self.stopwatch(self._run_of(lowered))
-        except (StofError, MemoryError):
+        except (StofError, MemoryError, RuntimeError):  # which CUDA's are, of what is not captured
             return float("inf")
 
     def kernels(self, lowered: Lowered, *, near: bool = False) -> list[KernelSpec]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.fusion import products
@@ -139,12 +140,13 @@ def extract(chain: Chain, start: int, stop: int) -> Graph:
     """Return a run of operators as a graph of its own, with the views that it reads through.
 
     Inputs of the whole graph keep their names; results of other operators are inputs
-    ``value0, value1, ...``.
+    ``value0, value1, ...``, where no input of the whole has such a name.
     """
     source, ops = chain.graph, chain.ops[start:stop]
     graph = Graph(f"{source.name}[{start}:{stop}]", source.dims)
     inside = set(ops)
     made: dict[Node, Node] = {}
+    free = (name for n in count() if (name := f"value{n}") not in source.inputs)
 
     def new(node: Node) -> Node:
         if node in made:
@@ -157,7 +159,7 @@ def extract(chain: Chain, start: int, stop: int) -> Graph:
             operands = [None if each is None else new(each) for each in node.inputs]
             made[node] = graph.apply(node.op, *operands, **dict(node.attrs))
         else:
-            made[node] = graph.input(f"value{len(made)}", node.shape, node.dtype)
+            made[node] = graph.input(next(free), node.shape, node.dtype)
         return made[node]
 
     graph.output("result", [new(node) for node in ops][-1])

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stof_cupy.fusion.attention import unscaled
+from stof_cupy.fusion.naming import made_name
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.memory import PASSED_ON
 from stof_cupy.graph.registry import OPS
@@ -141,7 +142,7 @@ class _Stacks:
         names = [node.name for node in parts if node is not None]
         if not names:
             return None
-        name = "+".join(names)
+        name = made_name(self._graph, "+".join(names), names)
         if name not in self._made:
             arrays = [self._graph.constants[each] for each in names]
             joined = _as_they_lie(arrays)

@@ -20,6 +20,7 @@ from stof_cupy.fusion import products
 from stof_cupy.fusion.cost import Machine, work
 from stof_cupy.fusion.lower import Lowered
 from stof_cupy.fusion.merge import readers_of
+from stof_cupy.fusion.naming import made_name
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.steps import Fused
@@ -187,7 +188,9 @@ class _Folded:
 
     def _weight(self, norm: Node, w: Node | None, centred: bool) -> tuple[str, NDArray[Any]]:
         gain, rows = self._array(norm.inputs[1]), self._array(w)
-        name = f"{_name(norm.inputs[1])}*{_name(w)}" + ("-mean" if centred else "")
+        parts = [_name(norm.inputs[1]), _name(w)]
+        name = "*".join(parts) + ("-mean" if centred else "")
+        name = made_name(self._graph, name, parts)
         if name not in self._made:
             wide = rows.astype(np.float32) * gain.astype(np.float32)
             wide -= wide.mean(axis=1, keepdims=True, dtype=np.float64) if centred else 0
@@ -200,7 +203,9 @@ class _Folded:
         if norm.op == "rms_norm":
             return None if bias is None else (bias.name, self._array(bias))
         shift, rows = norm.inputs[2], self._array(w)
+        parts = [_name(each) for each in (w, shift, bias) if each is not None]
         name = f"{_name(w)}@{_name(shift)}" + ("" if bias is None else f"+{bias.name}")
+        name = made_name(self._graph, name, parts)
         if name not in self._made:
             made = rows.astype(np.float32) @ self._array(shift).astype(np.float32)
             made += 0 if bias is None else self._array(bias).astype(np.float32)

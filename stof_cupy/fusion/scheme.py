@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from stof_cupy.errors import ArgumentError, mismatch
 
-__all__ = ["Scheme"]
+__all__ = ["Scheme", "differing"]
 
 
 @dataclass(frozen=True)
@@ -124,3 +124,22 @@ class Scheme:
     def __str__(self) -> str:
         """Return the digits with a blank at each boundary, as the paper prints them."""
         return " ".join(str(number % 2) * size for number, size in enumerate(self.sizes))
+
+
+def differing(
+    one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
+    """Return the shortest runs in which two schemes are cut differently, as both cut them.
+
+    Examples
+    --------
+    >>> differing([(0, 1), (1, 3), (3, 4)], [(0, 1), (1, 2), (2, 3), (3, 4)])
+    [([(1, 3)], [(1, 2), (2, 3)])]
+    """
+    stops = sorted({stop for _, stop in one} & {stop for _, stop in other})
+    runs = []
+    for start, stop in pairwise([0, *stops]):
+        both = [[s for s in spans if start <= s[0] and s[1] <= stop] for spans in (one, other)]
+        if both[0] != both[1]:
+            runs.append((both[0], both[1]))
+    return runs

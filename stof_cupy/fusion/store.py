@@ -24,7 +24,7 @@ from stof_cupy.fusion.kernels import KERNELS, Setting
 from stof_cupy.fusion.products import CHOICES
 from stof_cupy.fusion.scheme import Scheme
 
-__all__ = ["Found", "SchemeStore", "shapes_class", "versions"]
+__all__ = ["Found", "SchemeStore", "is_current", "shapes_class", "versions"]
 
 _SCHEMA = 1
 
@@ -46,6 +46,14 @@ def versions() -> dict[str, Any]:
         "kernels": [kernel.name for kernel in KERNELS],
         "choices": hashlib.sha256(repr(CHOICES).encode()).hexdigest()[:16],
     }
+
+
+def is_current(record: bytes) -> bool:
+    """Whether a scheme's file is one that these versions read."""
+    try:
+        return bool(json.loads(record)["versions"] == versions())
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 class SchemeStore:
@@ -82,7 +90,7 @@ class SchemeStore:
             found = Found(Scheme.parse(record["scheme"]), settings, float(record["seconds"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, StofError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, StofError):
             self._say("damaged", f"scheme cache {path}: ignored, it cannot be read")
             return None
         return found if len(found.settings) == len(found.scheme.sizes) else None

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +17,7 @@ from stof_cupy.fusion.ledger import Budget, Ledger, Span, Trial
 from stof_cupy.fusion.lower import Lowered, lower
 from stof_cupy.fusion.pieces import Piece, pieces
 from stof_cupy.fusion.report import PieceReport, Report
-from stof_cupy.fusion.scheme import Scheme
+from stof_cupy.fusion.scheme import Scheme, differing
 from stof_cupy.fusion.search import Outcome, two_stage
 from stof_cupy.fusion.store import Found, SchemeStore, shapes_class
 from stof_cupy.graph import Graph
@@ -34,6 +33,10 @@ MODES: Mapping[str, Budget | None] = MappingProxyType(
     }
 )
 """What each word of ``tune=`` may spend on a graph; None: the exact rewrites alone."""
+
+
+_NUMBERED = ("kernel", "tile", "stream")
+"""Parameters of settings that count from 0; others are at least 1."""
 
 
 @dataclass(frozen=True)
@@ -197,14 +200,19 @@ class _Piece:
 
     def _runs(self, found: Found) -> bool:
         """Whether all segments are legal and their settings known here."""
-        legal = set(self.space.segments())
         return found.scheme.count == len(self.space.kinds) and all(
-            span in legal and [name for name, _ in setting] in ([], self._names(span))
-            for span, setting in zip(found.scheme.spans(), found.settings, strict=True)
+            map(self._takes, found.scheme.spans(), found.settings)
         )
 
-    def _names(self, span: Span) -> list[str]:
-        return [name for name, _ in self.space.settings(span)[0]]
+    def _takes(self, span: Span, setting: Setting) -> bool:
+        """Whether a segment is legal and has settings of that form, at these sizes or others."""
+        if span not in self.space.segments():
+            return False
+        if not setting and span in self.rules:
+            return True
+        forms = {tuple(name for name, _ in each) for each in self.space.settings(span)}
+        right = all(value >= (name not in _NUMBERED) for name, value in setting)
+        return right and tuple(name for name, _ in setting) in forms
 
     def whole(self, spans: Sequence[Span]) -> list[Span]:
         """Return spans in the whole chain, for every copy."""
@@ -219,7 +227,7 @@ class _Piece:
     def report(self) -> PieceReport:
         """Return what was done, and what was gained where the scheme is not the rules'."""
         why = []
-        for tuned, rules in _differing(self.spans, self.rules):
+        for tuned, rules in differing(self.spans, self.rules):
             if all(map(self._model.known, (*tuned, *rules))):
                 took, instead = self._model.cost(tuned), self._model.cost(rules)
                 chosen = " | ".join(self._shown(span) for span in tuned)
@@ -280,20 +288,3 @@ def _lowered(chain: Chain, tuned: Sequence[_Piece], site: Site) -> Lowered:
     spans = [span for each in tuned for span in each.whole(each.spans)]
     settings = [s for each in tuned for _ in range(each.piece.copies) for s in each.settings]
     return lower(chain, spans, settings, site.backend)
-
-
-def _differing(one: Sequence[Span], other: Sequence[Span]) -> list[tuple[list[Span], list[Span]]]:
-    """Return the shortest runs in which two schemes are cut differently, as both cut them.
-
-    Examples
-    --------
-    >>> _differing([(0, 1), (1, 3), (3, 4)], [(0, 1), (1, 2), (2, 3), (3, 4)])
-    [([(1, 3)], [(1, 2), (2, 3)])]
-    """
-    stops = sorted({stop for _, stop in one} & {stop for _, stop in other})
-    runs = []
-    for start, stop in pairwise([0, *stops]):
-        both = [[s for s in spans if start <= s[0] and s[1] <= stop] for spans in (one, other)]
-        if both[0] != both[1]:
-            runs.append((both[0], both[1]))
-    return runs

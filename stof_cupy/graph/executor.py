@@ -20,7 +20,7 @@ from stof_cupy.errors import ArgumentError, DeviceError, mismatch
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.feeds import mask_leads, read_feeds
 from stof_cupy.graph.ir import Graph, Node
-from stof_cupy.graph.memory import MemoryPlan, Slot, plan_memory
+from stof_cupy.graph.memory import PASSED_ON, MemoryPlan, Slot, plan_memory
 from stof_cupy.graph.steps import Fused, steps_of
 from stof_cupy.graph.verify import verify
 
@@ -206,10 +206,11 @@ class Executor:
             # An observer may keep what it is shown, so that nothing may be written over.
             outs = self._slots(feeds) if self._arena and observe is None else {}
             values = self._walk(feeds, observe, outs, around or _plainly)
-            return {
-                name: self._output(node, values[self._place[node]])
-                for name, node in self._outputs.items()
-            }
+            made: dict[str, Array] = {}
+            for name, node in self._outputs.items():
+                again = node in (self._outputs[each] for each in made)
+                made[name] = self._output(node, values[self._place[node]], again)
+            return made
 
     def plan(self, sizes: Mapping[str, int]) -> MemoryPlan:
         """Return where a run with symbolic dims of `sizes` keeps its values; plans are kept.
@@ -291,7 +292,8 @@ class Executor:
                 values[place] = None
         return values
 
-    def _output(self, node: Node, value: Array) -> Array:
+    def _output(self, node: Node, value: Array, again: bool) -> Array:
         dtype = self._out_dtype if node.dtype == "float" else value.dtype
-        # A leaf, or a view that may be one of a leaf, is not the caller's to write to.
-        return value.astype(dtype, copy=node.kind in ("leaf", "view"))
+        # A leaf, what may be a view of one, or another output's is not the caller's to write to.
+        shared = again or node.kind in ("leaf", "view") or node.op in PASSED_ON
+        return value.astype(dtype, copy=shared)

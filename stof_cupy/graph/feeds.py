@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from stof_cupy.dtypes import dtype_name, is_float
-from stof_cupy.errors import ArgumentError, DeviceError, DTypeError, ShapeError, mismatch
+from stof_cupy.errors import (
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    ShapeError,
+    StofError,
+    mismatch,
+)
+from stof_cupy.graph.ir import Graph
 from stof_cupy.graph.node import Node
 from stof_cupy.graph.shapes import Shape, format_shape
 
-__all__ = ["mask_leads", "read_feeds"]
+__all__ = ["mask_leads", "read_feeds", "settled_masks"]
 
 
 def mask_leads(nodes: Iterable[Node]) -> dict[str, list[Shape]]:
@@ -79,6 +88,28 @@ def read_feeds(
             feeds[name] = _array(node, value, float_dtype, device)
             _bind(node, feeds[name].shape, sizes)
     return feeds
+
+
+def settled_masks(
+    graph: Graph, inputs: Mapping[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the masks among a run's inputs, arrays on the host as masks that stay what they are.
+
+    An array is made a mask anew in every run, which a captured one cannot do. What is wrong with
+    one is left to the run to say.
+    """
+    from scipy.sparse import issparse
+
+    leads = mask_leads(graph.nodes())
+    known = {name: (size, name) for name, size in sizes.items()}
+    settled = {}
+    for name, node in graph.inputs.items():
+        if node.dtype == "mask":
+            settled[name] = value = inputs.get(name)
+            if isinstance(value, np.ndarray) or issparse(value):
+                with suppress(StofError):
+                    settled[name] = _mask(node, value, leads.get(name, []), dict(known))
+    return settled
 
 
 def _mask(node: Node, value: Any, leads: list[Shape], sizes: dict[str, tuple[int, str]]) -> Any:

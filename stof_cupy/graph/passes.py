@@ -8,6 +8,7 @@ computed once, and what does nothing is dropped. Which operators run as one is f
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -111,8 +112,16 @@ def _scale(node: Node) -> Replacement | None:
     if x is None:
         return None
     if x.op == "scale":
-        return operator("scale", x.inputs, {"factor": factor * dict(x.attrs)["factor"]})
+        factors = factor, dict(x.attrs)["factor"]
+        product = math.prod(factors)
+        # What float16 cannot hold stays two factors, of which each may be within it.
+        if 0 in factors or _LEAST <= abs(product) <= _MOST:
+            return operator("scale", x.inputs, {"factor": product})
     return same_as(x) if factor == 1 else None
+
+
+_LEAST, _MOST = 2.0**-14, 65504.0
+"""Normal numbers of float16."""
 
 
 def _transpose(node: Node) -> Replacement | None:

@@ -7,13 +7,17 @@ it. Beside the meaning stands the shape rule.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stof_cupy.errors import GraphError, mismatch
 from stof_cupy.graph.shapes import Attrs, Shape, Shapes, expect, format_shape, known, ranked
+from stof_cupy.masks import BsrMask, MaskStack
+from stof_cupy.ops._arrays import lasting
 
 __all__ = [
     "columns",
@@ -34,7 +38,7 @@ Array = Any
 
 def matmul(x: Array, y: Array) -> Array:
     """Return x @ y, batched over the leading axes; a y of two axes is for all of them."""
-    return x @ y
+    return (x @ y).astype(x.dtype, copy=False)  # of bfloat16 a library may make float32
 
 
 def scale(x: Array, *, factor: float) -> Array:
@@ -47,8 +51,7 @@ def masked(x: Array, mask: Any, lengths: Array | None) -> Array:
     kept = x == x  # of the library and device of x
     kept[...] = True
     if mask is not None:
-        dense = np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask, bool)
-        kept &= dense if isinstance(x, np.ndarray) else _cupy().asarray(dense)
+        kept &= _dense(mask) if isinstance(x, np.ndarray) else _dense_on_device(mask)
     if lengths is not None:
         xp = np if isinstance(x, np.ndarray) else _cupy()
         kept &= xp.arange(x.shape[-1]) < xp.asarray(lengths)[:, None, None, None]
@@ -57,8 +60,31 @@ def masked(x: Array, mask: Any, lengths: Array | None) -> Array:
     return out
 
 
+def _dense(mask: Any) -> NDArray[np.bool_]:
+    return np.asarray(mask.toarray() if hasattr(mask, "toarray") else mask, bool)
+
+
+_UPLOADED: dict[tuple[int, int], tuple[weakref.ref[Any], Array]] = {}
+"""Masks that stay what they are, by id and device: a run that is captured cannot upload them."""
+
+
+def _dense_on_device(mask: Any) -> Array:
+    """Return a mask as an array on CuPy's current device; it is uploaded once."""
+    device = int(_cupy().cuda.Device().id)
+    if not isinstance(mask, BsrMask | MaskStack):
+        return _cupy().asarray(_dense(mask))
+    key = id(mask), device
+    owner, array = _UPLOADED.get(key, (None, None))
+    if owner is None or owner() is not mask:
+        array = lasting(_dense(mask), device)
+        _UPLOADED[key] = weakref.ref(mask, lambda _: _UPLOADED.pop(key, None)), array
+    return array
+
+
 def softmax(x: Array) -> Array:
     """Return exp(x) over its sum along the last axis; a row of nothing but -inf is 0."""
+    if not x.size:  # of no elements there is no largest one
+        return x.copy()
     xp = np if isinstance(x, np.ndarray) else _cupy()
     peak = x.max(axis=-1, keepdims=True)
     weights = xp.exp(x - xp.where(xp.isfinite(peak), peak, peak.dtype.type(0)))

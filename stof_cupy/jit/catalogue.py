@@ -40,6 +40,7 @@ from stof_cupy.jit.mask_kernels import (
     mask_order,
     mask_select,
 )
+from stof_cupy.jit.packing_kernel import packing
 from stof_cupy.jit.spec import KernelSpec
 
 __all__ = [
@@ -305,5 +306,6 @@ def catalogue() -> tuple[KernelSpec, ...]:
     specs += _gemm()
     specs += [mask_select(dtype) for dtype in SCORES]
     specs += [mask_documents(dtype) for dtype in ("int32", "int64", "uint8")]
-    specs += [mask_build(tile, order) for tile, order in MASK_BUILDS] + [mask_order()]
+    specs += [mask_build(tile, order) for tile, order in MASK_BUILDS]
+    specs += [mask_order(), packing()]
     return tuple(specs)

@@ -14,8 +14,8 @@ from stof_cupy.interop import Origin, export_array, import_array
 from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.checks import Checks, checked, integers
 from stof_cupy.models.target import Target
-from stof_cupy.runtime import Program
-from stof_cupy.runtime.packing import DOCUMENTS, POSITIONS, packed_mask, positions
+from stof_cupy.runtime.documents import PackedProgram
+from stof_cupy.runtime.packing import DOCUMENTS, Sequences, packed_mask
 
 __all__ = ["can_be_packed", "is_list", "run_list"]
 
@@ -63,7 +63,7 @@ def can_be_packed(model: Model) -> bool:
 
 def run_list(
     engine: Any,
-    program: Program | None,
+    program: PackedProgram | None,
     x: Sequence[Any],
     mask: Any,
     token_types: Any,
@@ -74,7 +74,7 @@ def run_list(
     Parameters
     ----------
     engine : TransformerEngine
-    program : Program or None
+    program : PackedProgram or None
         For packed sequences; None: they are run one by one.
     x, mask, token_types, output
         As the engine is given them.
@@ -87,16 +87,16 @@ def run_list(
         given = _imported(x, "x")
         known = next((origin for _, origin in filter(None, given)), Origin("numpy"))
         origins = [known if each is None else each[1] for each in given]
-        nothing = target.put(np.zeros((0, model.hidden_size), as_dtype(engine.dtype)))
         if program is None or output not in program.graph.outputs:
             # Each is checked once more by its run: on the host, if that is where all are.
             there = any(origin.on_cuda for origin in origins)
             first = target if there else Target("numpy", target.dtype)
             ids, lengths = _tokens(given, "x", model.vocab_size - 1, first)
+            ids = _whole(ids, first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
             kinds: list[Any] = [None] * len(spans)
             if token_types is not None:
-                types = _types(token_types, lengths, ids, model, first)
+                types = _whole(_types(token_types, lengths, model, first), first)
                 kinds = [types[:, span] for span in spans]
             made = [
                 engine._forward(ids[:, span], None, mask, kind, None, output)[0]
@@ -105,7 +105,7 @@ def run_list(
             if made and target.device is not None and not there:
                 hidden = target.xp.concatenate(made)
             else:
-                nothing = made[0][:0] if made else nothing
+                nothing = made[0][:0] if made else _nothing(model, target)
                 rest = iter(made)
                 parts = [next(rest) if n else nothing for n in lengths]
                 return [export_array(*each) for each in zip(parts, origins, strict=True)]
@@ -115,8 +115,16 @@ def run_list(
                     model, program, target, given, mask, token_types, later
                 )
                 lengths = list(counted)
-                hidden = program.run(inputs)[output][0] if sum(lengths) else nothing
+                if sum(lengths):
+                    hidden = program.run(inputs, lengths=lengths)[output][0]
+                else:
+                    hidden = _nothing(model, target)
         return _exported(hidden, lengths, origins)
+
+
+def _nothing(model: Model, target: Target) -> Any:
+    """Return the hidden states of no tokens."""
+    return target.put(np.zeros((0, model.hidden_size), as_dtype(target.dtype)))
 
 
 def _imported(x: Sequence[Any], name: str) -> list[_Row]:
@@ -139,17 +147,21 @@ def _spans(lengths: Sequence[int]) -> list[slice]:
     return [slice(stop - length, stop) for length, stop in zip(lengths, stops, strict=True)]
 
 
+def _whole(x: Any, target: Target) -> Any:
+    """Return what `_tokens` does as one array on `target`."""
+    return x.together(target.device) if isinstance(x, Sequences) else target.put(x)
+
+
 def _types(
     token_types: Any,
     lengths: Sequence[int],
-    ids: Any,
     model: Model,
     target: Target,
     later: Checks | None = None,
 ) -> Any:
-    """Return the token types of all sequences as int32 ``(1, tokens)``; default 0."""
+    """Return the token types of all sequences as `_tokens` does; default 0."""
     if token_types is None:
-        return target.xp.zeros_like(ids)
+        return np.ndarray((1, sum(lengths)), np.int32, np.zeros(1, np.int32), strides=(0, 0))
     rows = _imported(token_types, "token_types")
     types, given = _tokens(rows, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):
@@ -162,49 +174,63 @@ def _types(
     return types
 
 
+def _near(row: Any, origin: Origin, target: Target) -> Any:
+    """Return an array on the target's device, or where it is on the host."""
+    if origin.device[1] == target.device and origin.kind == "cupy":
+        return row  # as a rule, and there are many
+    return row if isinstance(row, np.ndarray) else target.put(row)
+
+
 def _tokens(
     given: Sequence[_Row], name: str, most: int, target: Target, later: Checks | None = None
 ) -> tuple[Any, list[int]]:
-    """Return all sequences one after another, int32 ``(1, tokens)`` on `target`, and their lengths.
+    """Return all sequences one after another, and their lengths.
 
-    They are put together before they are checked, which on the GPU is one check; see `integers`
-    for when, and for `later`.
+    Those of the host are int32 ``(1, tokens)`` there, and checked; those on the GPU, `Sequences`
+    that are checked once they are one array. See `integers` for when, and for `later`.
 
     Raises
     ------
     DTypeError, ShapeError, ArgumentError
         If one is not an array of integers from 0 to `most`.
     """
-    rows = [each[0] for each in given if each is not None]
-    lengths = [0 if each is None else len(each[0]) for each in given]
-    if not rows:
-        return target.put(np.zeros((1, 0), np.int32)), lengths
-    alike = {(type(row), row.ndim, row.dtype.kind) for row in rows}
-    if len(alike) == 1 and isinstance(rows[0], np.ndarray):
-        whole: Any = np.concatenate(rows)
-    else:
-        whole = target.xp.concatenate([target.put(row) for row in rows])
+    rows = [None if each is None else _near(*each, target) for each in given]
+    lengths = [0 if row is None else len(row) for row in rows]
+    filled = [row for row in rows if row is not None]
+    if not filled:
+        return np.zeros((1, 0), np.int32), lengths
+
+    def each_alone() -> None:
+        for number, row in enumerate(rows):
+            if row is not None:
+                integers(row[None], f"{name}[{number}]", (1, "seq"), most, target)
 
     def named(check: Callable[[], Any]) -> Any:
         """Return what `check` does; an error of all sequences together becomes that of one."""
         try:
             return check()
         except StofError:
-            for number, each in enumerate(given):
-                if each is not None:
-                    integers(each[0][None], f"{name}[{number}]", (1, "seq"), most, target)
+            each_alone()
             raise
 
-    checks: Checks | None = None if later is None else []
-    made = named(lambda: integers(whole[None], name, (1, "tokens"), most, target, checks))
-    if later is not None:
-        later += [partial(named, check) for check in checks or ()]
-    return made, lengths
+    def look(whole: Any) -> Any:
+        checks: Checks | None = None if later is None else []
+        at = Target("numpy", target.dtype) if isinstance(whole, np.ndarray) else target
+        made = named(lambda: integers(whole, name, (1, "tokens"), most, at, checks))
+        if later is not None:
+            later.extend(partial(named, check) for check in checks or ())
+        return made
+
+    if any(row.ndim != 1 or row.dtype.kind not in "iu" for row in filled):
+        each_alone()
+    sequences = Sequences(rows, look)
+    here = all(isinstance(row, np.ndarray) for row in filled)
+    return sequences.together(None) if here else sequences, lengths
 
 
 def _packed_inputs(
     model: Model,
-    program: Program,
+    program: PackedProgram,
     target: Target,
     given: Sequence[_Row],
     mask: Any,
@@ -220,8 +246,7 @@ def _packed_inputs(
         )
     everything = {
         "ids": ids,
-        "token_types": _types(token_types, lengths, ids, model, target, later),
-        POSITIONS: positions(lengths),
+        "token_types": _types(token_types, lengths, model, target, later),
         DOCUMENTS: packed_mask(None, lengths) if sum(lengths) else None,
     }
     declared = program.graph.inputs

@@ -1,14 +1,15 @@
 """Packed sequences on a GPU: whatever their lengths, a run is what was recorded before.
 
 Tokens are padded to one of a few numbers, sixteen to an octave, and the mask of documents is built
-on the GPU in the recorded run: other lengths are an upload of a number a token, without waiting.
+on the GPU in the recorded run. Before that one kernel puts together what the run reads: other
+sequences are an upload of a few numbers each, and of what lies on the host, without waiting.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -16,13 +17,17 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from stof_cupy.dtypes import is_cupy
 from stof_cupy.interop import to_device
 from stof_cupy.jit.ahead import compile_ahead
 from stof_cupy.jit.device import facts
 from stof_cupy.jit.mask_kernels import mask_build, mask_documents, mask_order
+from stof_cupy.jit.packing_kernel import packing
 from stof_cupy.masks import document_ids
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.segments import Segments
+from stof_cupy.ops.packing import Column, pack
+from stof_cupy.runtime.packing import POSITIONS, Sequences, positions
 from stof_cupy.runtime.program import Array, Finish, Program
 from stof_cupy.runtime.ready import is_capturing, on_device
 
@@ -45,27 +50,45 @@ class PackedProgram(Program):
         self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # masks that runs build
         self._mask_lock = threading.Lock()
 
-    def run(self, inputs: Mapping[str, Any], *, finish: Finish | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        lengths: Sequence[int] | None = None,
+        finish: Finish | None = None,
+    ) -> dict[str, Array]:
         """Compute the outputs, see `Program.run`; those of the tokens that there are.
 
-        Arrays may be NumPy's as well, which costs less where what they are is known to the host.
+        Arrays may be NumPy's as well, and what is not yet one array may be `Sequences`: where runs
+        are recorded, all of them are put together by one launch.
+
+        Parameters
+        ----------
+        lengths : sequence of int, optional
+            Of the sequences; then ``packed.positions`` may be left out.
         """
-        recorded = self.records and self.device is not None
-        known = self._documents(inputs) if recorded else None
-        if known is None or is_capturing(self.device):
-            return super().run({n: self._put(n, x) for n, x in inputs.items()}, finish=finish)
-        lengths, causal = known
-        tokens = int(lengths.sum())
+        device = self.device
+        recorded = self.records and device is not None
+        known = self._documents(inputs, lengths) if recorded else None
+        if known is None or device is None or is_capturing(device):
+            with on_device(device):
+                whole = {name: self._whole(name, x) for name, x in inputs.items()}
+            if lengths is not None and POSITIONS in self.graph.inputs:
+                whole = {POSITIONS: self._whole(POSITIONS, positions(lengths)), **whole}
+            return super().run(whole, finish=finish)
+        counts, causal = known
+        tokens = int(counts.sum())
         size = padded_tokens(tokens)
-        longest = max(1 << (int(lengths.max()) - 1).bit_length(), 256)  # few masks for many runs
+        longest = max(1 << (int(counts.max()) - 1).bit_length(), 256)  # few masks for many runs
         arrays = {n: x for n, x in inputs.items() if n not in causal and x is not None}
-        with on_device(self.device), ExitStack() as stack:
+        with on_device(device), ExitStack() as stack:
             masks = {
-                each: stack.enter_context(self._mask(size, longest, each).of(lengths))
+                each: stack.enter_context(self._mask(size, longest, each).alone())
                 for each in {*causal.values()}
             }
-            given = {name: _padded(x, size) for name, x in arrays.items()}
-            given |= {name: masks[each] for name, each in causal.items()}
+            ids = [each.ids for each in masks.values()]
+            given = self._packed_arrays(arrays, counts, size, device, ids)
+            given |= {name: masks[each].mask for name, each in causal.items()}
             made = super().run(given, finish=finish)
         return {name: array[:, :tokens] for name, array in made.items()}
 
@@ -75,23 +98,71 @@ class PackedProgram(Program):
             if mask is not None:
                 mask.rebuild()
 
-    def _put(self, name: str, x: Any) -> Any:
-        """Return what an input is on the program's device."""
+    def _whole(self, name: str, x: Any) -> Any:
+        """Return what an input is as one array on the program's device."""
+        if isinstance(x, Sequences):
+            return x.together(self.device)
         if self.device is None or name not in self._arrays or not isinstance(x, np.ndarray):
             return x
         return to_device(x, self.device)
 
-    def _documents(self, inputs: Mapping[str, Any]) -> tuple[NDArray[Any], dict[str, bool]] | None:
-        """Return the lengths of all sequences, and which masks are causal; None for other masks."""
+    def _packed_arrays(
+        self,
+        inputs: Mapping[str, Any],
+        lengths: NDArray[Any],
+        size: int,
+        device: int,
+        numbers: Sequence[Array],
+    ) -> dict[str, Array]:
+        """Return the inputs as arrays with zeros behind the tokens, and positions beside them.
+
+        `numbers` get the number of each token's sequence.
+        """
+        import cupy
+
+        given: dict[str, Array] = {}
+        columns = []
+        for name, x in inputs.items():
+            if isinstance(x, Sequences):
+                rows, rest, dtype = x.alike(), (), np.dtype(np.int32)
+            else:
+                there = x if isinstance(x, np.ndarray) else to_device(x, device)
+                rows, rest, dtype = there[0], x.shape[2:], x.dtype
+            given[name] = cupy.empty((1, size, *rest), dtype)
+            columns.append(Column(rows, given[name]))
+        places = None
+        if POSITIONS in self.graph.inputs and POSITIONS not in given:
+            places = given[POSITIONS] = cupy.empty((1, size), np.int32)
+        pack(lengths, columns, positions=places, numbers=numbers)
+        for name, x in inputs.items():
+            if isinstance(x, Sequences):
+                given[name] = x.look(given[name])
+        return given
+
+    def _documents(
+        self, inputs: Mapping[str, Any], lengths: Sequence[int] | None = None
+    ) -> tuple[NDArray[Any], dict[str, bool]] | None:
+        """Return the lengths of all sequences, and which masks are causal.
+
+        None where masks are others, or arrays or `lengths` not of the sequences they tell apart.
+        """
         names = [name for name, node in self.graph.inputs.items() if node.dtype == "mask"]
         masks = {name: inputs.get(name) for name in names}
         distinct = {id(mask): mask for mask in masks.values()}  # layers have the same, as a rule
         found = {number: lengths_of(mask) for number, mask in distinct.items()}
         first = next(iter(found.values()), None)
-        if first is None or not first.lengths.sum():
+        tokens = 0 if first is None else int(first.lengths.sum())
+        if first is None or not tokens:
             return None
-        for each in found.values():
+        for each in [*found.values()][1:]:
             if each is None or not np.array_equal(each.lengths, first.lengths):
+                return None
+        if lengths is not None and [*lengths] != first.lengths.tolist():
+            return None
+        for name, x in inputs.items():
+            if name in masks or x is None or isinstance(x, Sequences):
+                continue
+            if (not isinstance(x, np.ndarray) and not is_cupy(x)) or x.shape[:2] != (1, tokens):
                 return None
         causal = {number: each.causal for number, each in found.items() if each}
         return first.lengths, {name: causal[id(mask)] for name, mask in masks.items()}
@@ -127,43 +198,39 @@ class Documents:
 
     Attributes
     ----------
+    ids : cupy.ndarray of int32 (tokens,)
+        Equal for the tokens of a document, -1 for padding: what `mask` is rebuilt from.
     mask : DeviceMask
     """
 
     def __init__(self, tokens: int, longest: int, *, causal: bool) -> None:
         import cupy
 
-        builds = mask_documents("int32"), mask_build((TILE, TILE), False), mask_order()
+        builds = packing(), mask_documents("int32"), mask_build((TILE, TILE), False), mask_order()
         compile_ahead(builds, facts().arch)
         # Not from a pool, which could be of a stream.
         with cupy.cuda.using_allocator(None):
-            self._ids = cupy.asarray(np.full(tokens, -1, np.int32))
+            self.ids = cupy.asarray(np.full(tokens, -1, np.int32))
             rows = -(-tokens // TILE)
             # A tile of queries sees documents that begin before it and end after it.
             most = rows * min(rows, 2 * -(-longest // TILE) + 2)
-            pattern = document_ids(self._ids, causal=causal)
+            pattern = document_ids(self.ids, causal=causal)
             self.mask: Any = pattern.to("cuda", tiles=most, bitmaps=most)
         cupy.cuda.get_current_stream().synchronize()
         self._used: Any = None
         self._lock = threading.Lock()
 
     @contextmanager
-    def of(self, lengths: NDArray[Any]) -> Iterator[Any]:
-        """Give the mask, which is to be rebuilt for sequences of these lengths; padding follows.
-
-        It is the caller's alone in the context, and on the current stream.
-        """
+    def alone(self) -> Iterator[Documents]:
+        """Give it to the caller alone, on the current stream, who writes other `ids`."""
         import cupy
 
-        ids = np.full(len(self._ids), -1, np.int32)
-        ids[: int(lengths.sum())] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         with self._lock:
             stream = cupy.cuda.get_current_stream()
             if self._used is not None:
                 stream.wait_event(self._used)
-            self._ids[...] = cupy.asarray(ids)
             try:
-                yield self.mask
+                yield self
             finally:
                 self._used = stream.record()
 
@@ -186,10 +253,11 @@ def lengths_of(mask: Any) -> _Packed | None:
     """
     if type(mask) is not Segments:
         return None
-    lengths = np.diff(mask.query_stop, prepend=0)
-    own = np.array_equal(mask.key_stop, mask.query_stop)
-    own &= np.array_equal(mask.key_start, mask.query_stop - lengths)
-    if not own or (mask.reach is not None and mask.reach.any()):
+    stop = mask.query_stop
+    lengths = stop.copy()
+    lengths[1:] -= stop[:-1]
+    own = (mask.key_stop == stop) & (mask.key_start == stop - lengths)
+    if not own.all() or (mask.reach is not None and mask.reach.any()):
         return None
     return _Packed(lengths, mask.reach is not None)
 
@@ -204,16 +272,3 @@ def padded_tokens(tokens: int) -> int:
     """
     step = max(1 << max(tokens - 1, 1).bit_length() >> 5, TILE)
     return -(-tokens // step) * step
-
-
-def _padded(x: Any, size: int) -> Any:
-    """Return an array ``(1, tokens, ...)`` as one of CuPy with zeros behind its tokens."""
-    import cupy
-
-    if isinstance(x, np.ndarray):
-        longer = np.zeros((1, size, *x.shape[2:]), x.dtype)
-        longer[:, : x.shape[1]] = x
-        return cupy.asarray(longer)
-    padded = cupy.zeros((1, size, *x.shape[2:]), x.dtype)
-    padded[:, : x.shape[1]] = x
-    return padded

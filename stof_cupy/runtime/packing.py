@@ -7,7 +7,8 @@ the array the token lies; :data:`ANYWHERE` lists the operators of which that hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +18,18 @@ from numpy.typing import NDArray
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.registry import OPS
 from stof_cupy.graph.substitute import Replacement, substitute
+from stof_cupy.interop import to_device
 from stof_cupy.masks import BsrMask, as_mask, document, from_spec
 
-__all__ = ["ANYWHERE", "POSITIONS", "pack_graph", "packed_mask", "positions"]
+__all__ = [
+    "ANYWHERE",
+    "DOCUMENTS",
+    "POSITIONS",
+    "Sequences",
+    "pack_graph",
+    "packed_mask",
+    "positions",
+]
 
 ANYWHERE = frozenset({
     "add", "attention", "columns", "embedding", "gated", "gelu", "gemm", "layer_norm",
@@ -109,6 +119,46 @@ def _packed(node: Node) -> Replacement | None:
 
         return Replacement(node.inputs, embedding)
     return None
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """An input of integers in as many arrays as there are sequences; see `PackedProgram.run`.
+
+    Attributes
+    ----------
+    rows : sequence of ndarray or None
+        NumPy's, or CuPy's of the program's device, ``(length,)``; None where there are no tokens.
+    look : callable
+        Is given what they become, integers ``(1, tokens)`` on the program's device, before the run
+        is launched, and returns it as the run is to have it. Zeros may follow the tokens. What
+        int32 cannot hold may have become -1.
+    """
+
+    rows: Sequence[Any]
+    look: Callable[[Any], Any]
+
+    def alike(self) -> Sequence[Any]:
+        """Return the rows as integers of 32 bits each, or of 64 each."""
+        widths = {row.itemsize for row in self.rows if row is not None}
+        if widths in ({4}, {8}):
+            return self.rows
+        dtype = np.dtype(np.int64 if 8 in widths else np.int32)
+        return [
+            row if row is None or row.itemsize == dtype.itemsize else row.astype(dtype)
+            for row in self.rows
+        ]
+
+    def together(self, device: int | None) -> Any:
+        """Return what `look` returns of them, on `device` or on the host."""
+        rows = [row for row in self.rows if row is not None]
+        if len({row.dtype for row in rows}) > 1:  # of int64 and uint64 NumPy makes floats
+            rows = [row.view(f"i{row.itemsize}") for row in self.alike() if row is not None]
+        if device is None:
+            return self.look(np.concatenate(rows)[None])
+        import cupy
+
+        return self.look(cupy.concatenate([to_device(row, device) for row in rows])[None])
 
 
 def positions(lengths: Sequence[int]) -> NDArray[np.int32]:

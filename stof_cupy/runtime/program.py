@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stof_cupy.dtypes import dtype_name
 from stof_cupy.errors import ArgumentError, DTypeError, mismatch
@@ -29,6 +29,9 @@ from stof_cupy.runtime.ready import (
     stays,
     where,
 )
+
+if TYPE_CHECKING:
+    from stof_cupy.runtime.documents import PackedProgram
 
 __all__ = ["Program"]
 
@@ -101,7 +104,7 @@ class Program(Closing):
         self._arrays = {name for name, kind in kinds.items() if kind != "mask"}
         self._caches = {name for name, kind in kinds.items() if kind == "cache"}
         self._ready: dict[tuple[int | str, ...], Ready] = {}
-        self._packed: list[Program | None] = []
+        self._packed: list[PackedProgram | None] = []
         self._lock = threading.RLock()
         self._making: dict[tuple[int | str, ...], threading.Lock] = {}
         self._closed = False
@@ -196,8 +199,8 @@ class Program(Closing):
         repeat : int
             Timed runs, after one that is not.
         """
-        if repeat < 1:
-            raise ArgumentError(mismatch("repeat", repeat, "at least 1"))
+        if not isinstance(repeat, int) or repeat < 1:
+            raise ArgumentError(mismatch("repeat", repr(repeat), "an int of at least 1"))
         ready = self._for(inputs)
         ready.plain.run(inputs)
         clock = clock_of(self.device)
@@ -221,7 +224,7 @@ class Program(Closing):
         for each in filter(None, packed):
             each.close()
 
-    def packed(self) -> Program | None:
+    def packed(self) -> PackedProgram | None:
         """Return the program for sequences one after another, on the same weights.
 
         See `packing.pack_graph` for its inputs, and for when there is none.
@@ -231,12 +234,10 @@ class Program(Closing):
         with self._lock:
             if not self._packed:
                 graph = pack_graph(self.graph)
-                made = None
-                if graph is not None:
-                    made = PackedProgram(
-                        graph, backend=self.backend, dtype=self.dtype, device=self.device,
-                        options=self.options, uploads=self._uploads,
-                    )  # fmt: skip
+                made = None if graph is None else PackedProgram(
+                    graph, backend=self.backend, dtype=self.dtype, device=self.device,
+                    options=self.options, uploads=self._uploads,
+                )  # fmt: skip
                 self._packed.append(made)
             return self._packed[0]
 

@@ -17,6 +17,7 @@ from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.fusion.tune import MODES, Tuned, tune
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
+from stof_cupy.graph.feeds import settled_masks
 from stof_cupy.graph.recorder import Recorder
 from stof_cupy.graph.steps import Fused
 from stof_cupy.jit.device import facts
@@ -64,7 +65,7 @@ class Options:
     Raises
     ------
     ArgumentError
-        If `tune` is no mode, or a number is negative.
+        If `tune` is no mode, a number is negative, or a switch is no bool.
     """
 
     tune: str = "off"
@@ -78,13 +79,17 @@ class Options:
     fold_norms: bool | None = False
 
     def __post_init__(self) -> None:
-        if self.tune not in MODES:
+        if not isinstance(self.tune, str) or self.tune not in MODES:
             expected = " or ".join(map(repr, MODES))
             raise ArgumentError(mismatch("tune", repr(self.tune), expected))
         for name in ("tune_seconds", "graphs", "graph_bytes"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= 0):
                 raise ArgumentError(mismatch(name, repr(value), "a number of 0 or more"))
+        for name in ("record", "fold_norms"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise ArgumentError(mismatch(name, repr(value), "True, False or None"))
 
 
 @dataclass(frozen=True)
@@ -126,8 +131,8 @@ class Ready:
         stopwatch: Stopwatch | None = wall_clock if options.tune == "full" else None
         if device is not None:
             machine, stopwatch = machine_of(facts(device)), CudaRecorder(device).seconds
-        kinds = {name: node.dtype for name, node in graph.inputs.items()}
-        given = {n: inputs.get(n) for n, kind in kinds.items() if kind in ("mask", "lengths")}
+        given = settled_masks(graph, inputs, sizes)
+        given |= {n: inputs.get(n) for n, x in graph.inputs.items() if x.dtype == "lengths"}
         site = Site(backend, dtype, device, machine, sizes, stopwatch, given, uploads)
         fold = options.fold_norms
         if fold is None:

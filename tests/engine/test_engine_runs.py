@@ -53,6 +53,17 @@ def test_a_list_gives_what_each_gives_alone(
             assert got[number].dtype == np.float32 and got[number].shape[1] == 24
 
 
+def test_lists_of_integers_of_every_type(engine, sequences) -> None:
+    """NumPy makes floats of int64 and uint64."""
+    dtypes = ["int64", "uint64", "int8", "uint16", "int32"]
+    given = [ids.astype(each) for ids, each in zip(sequences, dtypes, strict=True)]
+    for got, want in zip(engine.run(given), engine.run(sequences), strict=True):
+        np.testing.assert_array_equal(got, want)
+    given[1][0] = 2**63 + 1
+    with pytest.raises(ArgumentError, match=r"x\[1\]\[0, 0\]: got 9223372036854775809"):
+        engine.run(given)
+
+
 def test_packing_shares_the_weights(engine) -> None:
     program = engine._program
     assert program.packed() is program.packed()

@@ -27,12 +27,12 @@ PLACES = {"lists there": [True] * 4, "lists here": [False] * 4, "lists of both":
 """Which sequences of a list lie on the GPU."""
 
 
-def engine_of(config: dict[str, Any], vocabulary: int = 50) -> Any:
+def engine_of(config: dict[str, Any], vocabulary: int = 50, **more: Any) -> Any:
     from stof_cupy import TransformerEngine, models
 
     config = {**config, "vocab_size": vocabulary}
     weights = models.random_weights(config)
-    how: dict[str, Any] = {"backend": "cuda", "dtype": "bfloat16", "cuda_graphs": True}
+    how = {"backend": "cuda", "dtype": "bfloat16", "cuda_graphs": True, **more}
     return TransformerEngine(weights, config=config, **how)
 
 
@@ -58,20 +58,65 @@ def lists(*there: bool) -> dict[str, Any]:
     return told
 
 
-def first_columns(engine: Any, x: list[Any]) -> list[list[int]]:
+def first_columns(engine: Any, x: list[Any], types: Any = None) -> list[list[int]]:
     """Return what comes out where a hidden state is the token's id: kernels compute nothing."""
     import cupy
+
+    from stof_cupy.runtime import Program
 
     def hidden(ids: Any) -> Any:
         host = ids if isinstance(ids, np.ndarray) else ids.get()
         return cupy.asarray(np.repeat(host[..., None], 128, axis=-1))
 
     engine._forward = lambda ids, *_: hidden(ids)
-    packed = engine._program.packed()
-    if packed is not None:
-        packed.run = lambda inputs: {"hidden": hidden(inputs["ids"])}
-    made = [each if isinstance(each, np.ndarray) else each.get() for each in engine.run(x)]
+    run = Program.run
+
+    def states(_: Any, inputs: Any, **how: Any) -> dict[str, Any]:
+        if types is not None:
+            assert inputs["token_types"].get()[0, : sum(LENGTHS)].tolist() == [1] * sum(LENGTHS)
+        return {"hidden": hidden(inputs["ids"])}
+
+    Program.run = states  # type: ignore[method-assign]
+    try:
+        results = engine.run(x, token_types=types)
+        made = [each if isinstance(each, np.ndarray) else each.get() for each in results]
+    finally:
+        Program.run = run  # type: ignore[method-assign]
     return [each[:, 0].tolist() for each in made]
+
+
+KINDS = {
+    "int32": ["int32"] * 4, "uint8": ["uint8"] * 4, "widths": ["int64", "int8", "int32", "uint16"],
+    "unsigned": ["uint32", "int32", "int64", "uint64"],
+}  # fmt: skip
+STEPS = {"strided": 2, "backwards": -1}
+
+
+def kinds() -> dict[str, list[Any]]:
+    """Return as `first_columns` what lists of all kinds come to, recorded and not."""
+    import cupy
+
+    whole = [np.arange(n) + 10 * i for i, n in enumerate(LENGTHS)]
+    cases = {
+        name: [cupy.asarray(row.astype(dtype)) for row, dtype in zip(whole, dtypes, strict=True)]
+        for name, dtypes in KINDS.items()
+    }
+    for name, step in STEPS.items():
+        wide = [np.repeat(row, abs(step)) if step > 0 else row[::-1].copy() for row in whole]
+        cases[name] = [cupy.asarray(row)[::step] for row in wide]
+    with cupy.cuda.Device(1):
+        cases["another device"] = [cupy.asarray(row) for row in whole]
+    found = {}
+    for graphs in (True, False):
+        engine = engine_of(cuda_path.BERT, 200, cuda_graphs=graphs)
+        for name, x in cases.items():
+            for types in (None, [row * 0 + 1 for row in x]):
+                fake_cuda.LOG.clear()
+                engine.run(x, token_types=types)
+                packings = fake_cuda.LOG.count(("launch", "packing"))
+                columns = first_columns(engine, x, types)
+                found[f"{name}, {graphs}, {types is None}"] = [packings, columns]
+    return found
 
 
 def errors() -> dict[str, str]:
@@ -114,6 +159,7 @@ def found() -> dict[str, Any]:
     return {
         "bert, ids there": cuda_path.told(cuda_path.BERT, {}),
         **{name: lists(*there) for name, there in PLACES.items()},
+        "kinds": kinds(),
         "errors": errors(),
         "gpt2, spec": cuda_path.told(cuda_path.GPT2, {"mask": "sliding:w=8"}),
         "gpt2, mask": cuda_path.told(cuda_path.GPT2, {"mask": window.tobsr()}),

@@ -23,7 +23,7 @@ from stof_cupy.models import checks, inputs
 from stof_cupy.models.lists import can_be_packed
 from stof_cupy.models.target import Target
 from tests.goldens.cases import DECODERS, GEMMA3, GPT2, SPARSE
-from tests.models.inputs_path import BAD, LENGTHS, PLACES
+from tests.models.inputs_path import BAD, KINDS, LENGTHS, PLACES, STEPS
 from tests.runtime.cuda_path import BERT, T5, VIT
 
 TARGET = Target.choose("numpy")
@@ -94,6 +94,14 @@ def test_results_of_a_list(told: dict[str, Any], place: str) -> None:
             for n, t in zip(LENGTHS, PLACES[place], strict=True)
         ]
         assert case["there"] == there
+
+
+def test_lists_of_every_kind_are_put_together(told: dict[str, Any]) -> None:
+    found = told["kinds"]
+    assert len(found) == 4 * (len(KINDS) + len(STEPS) + 1)
+    for name, (packings, columns) in found.items():
+        assert columns == [[10 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)], name
+        assert packings == (", True, " in name), name
 
 
 def test_results_for_the_host_are_copied_as_one(told: dict[str, Any]) -> None:

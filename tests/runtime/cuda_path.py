@@ -106,6 +106,31 @@ def program(masked: bool) -> dict[str, Any]:
     return {"runs": runs, "warnings": []}
 
 
+def masked(tune: str, array: bool, scores: bool) -> dict[str, Any]:
+    """Return the same where a mask is an array, and where scores that it masks are an output."""
+    import cupy
+
+    from stof_cupy import masks
+    from stof_cupy.graph import Graph
+    from stof_cupy.runtime import Options, Program
+
+    g = Graph("masked")
+    mask = g.input("mask", ("seq", "seq"), "mask")
+    x = g.input("x", ("batch", 1, "seq", "seq" if scores else 64), "float")
+    g.output("y", g.masked(x, mask) if scores else g.attention(x, x, x, mask))
+    made = Program(g, backend="cuda", options=Options(tune=tune))
+    rows = masks.causal(64).tobsr()
+    inputs = {"x": cupy.zeros((1, 1, 64, 64), np.float16)}
+    runs = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            fake_cuda.LOG.clear()
+            made.run({**inputs, "mask": rows.toarray() if array else rows})
+            runs.append(list(fake_cuda.LOG))
+    return {"runs": runs, "warnings": [str(each.message) for each in said]}
+
+
 def recorded_ahead() -> list[str]:
     """Compile nothing ahead from now on; return a list that gets the names of what would be."""
     from stof_cupy.fusion import bench
@@ -142,7 +167,7 @@ def ragged() -> dict[str, Any]:
         runs.append(list(fake_cuda.LOG))
         shapes = [each.shape for each in results] == [(n, 128) for n in lengths]
         (documents,) = engine._program.packed()._masks.values()  # type: ignore[union-attr]
-        ids = documents._ids.host
+        ids = documents.ids.host
         counts = [int((ids == number).sum()) for number in range(9)] == lengths.tolist()
         ascend = bool((np.diff(ids[: lengths.sum()]) >= 0).all())
         padding = bool((ids[lengths.sum() :] == -1).all())
@@ -271,6 +296,8 @@ if __name__ == "__main__":
     fake_cuda.install(H100)
     found: dict[str, Any] = {name: told(*case) for name, case in CASES.items()}
     found |= {"block": program(False), "block, causal": program(True)}
+    found |= {f"masked, {tune}": masked(tune, True, False) for tune in ("off", "fast")}
+    found |= {f"scores, {tune}": masked(tune, False, True) for tune in ("off", "fast")}
     found |= {"ragged": ragged(), "another device": another_device()}
     found |= {"token": token()}
     found |= {f"lengths, {each}": lengths(CASES[each[0]][0], *each[1:]) for each in LENGTHS}

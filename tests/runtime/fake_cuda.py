@@ -1,5 +1,7 @@
 """CuPy without a GPU: kernels compute nothing, but all that is asked of CUDA is written down.
 
+One kernel does what it should, that which puts sequences together: the host looks at their numbers.
+
 What must not happen while a stream is captured raises. For a process of its own: what the package
 keeps of a device would outlive a test.
 """
@@ -13,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+from tests.runtime.fake_packing import packed
 
 LOG: list[tuple[str, str]] = []
 """What was asked for, in order: a kind and a name."""
@@ -370,10 +374,12 @@ def install(facts: Any) -> None:
     from stof_cupy.jit import ahead, device, launch, tensormap
 
     def load(spec: Any, device_id: int) -> Any:
-        def launched(*_: Any, **__: Any) -> None:
+        def launched(grid: Any, _: Any, params: Any, **__: Any) -> None:
             if state.device != device_id:
                 raise RuntimeError(f"{spec.name} of device {device_id} on device {state.device}")
             note("launch", spec.name)
+            if spec.name == "packing":
+                packed(grid, *params)
 
         return launch.Kernel(spec, launched)
 

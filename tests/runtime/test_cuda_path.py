@@ -55,6 +55,20 @@ def test_the_third_run_is_one_graph(told: dict[str, Any], case: str) -> None:
     assert kernels(second) == kernels(first) * 2
 
 
+@pytest.mark.parametrize("case", ["masked, off", "masked, fast"])
+def test_a_mask_that_is_an_array_is_no_obstacle_to_tuning(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    for run in told[case]["runs"][1:]:  # of another array each; the first one tunes
+        assert kernels(run) and not kinds(run)["graph"]
+
+
+@pytest.mark.parametrize("case", ["scores, off", "scores, fast"])
+def test_scores_that_are_masked_are_recorded(told: dict[str, Any], case: str) -> None:
+    assert not told[case]["warnings"]
+    assert kinds(told[case]["runs"][2])["graph"] == 1
+    assert not kinds(told[case]["runs"][2])["upload"]
+
+
 @pytest.mark.parametrize("case", BLOCKS)
 def test_a_replay_only_copies_and_launches(told: dict[str, Any], case: str) -> None:
     third = told[case]["runs"][2]
@@ -120,11 +134,22 @@ def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> Non
     first, second, third = told["ragged"]["runs"]
     assert any(name.startswith("attention") for name in kernels(first))
     assert kinds(third)["graph"] == 1 and kinds(third)["sync"] == kinds(third)["malloc"] == 0
+    # Sequences, positions and documents go up as one, and one kernel makes the arrays of them.
+    assert kernels(third) == ["packing"]
+    before = [kind for kind, _ in third[: third.index(["graph", "launch"])]]
+    assert before.count("upload") == 1 and "await" not in before
+    copies = [name for kind, name in third if kind == "cupy"]
+    assert copies == ["max", *["copy"] * 4]  # ids, types, positions in; hidden states out
     # The mask is built by what is recorded, before the layers.
-    assert kernels(third) == []
-    assert kernels(second)[0].startswith("mask_") and kernels(second)[-1][:5] != "mask_"
-    layers = [name for name in kernels(second) if not name.startswith("mask_")]
-    assert layers == [name for name in kernels(first) if not name.startswith("mask_")] * 2
+    names = kernels(second)
+    assert names[:1] == ["packing"] == [name for name in names if name == "packing"]
+    assert names[1].startswith("mask_") and names[-1][:5] != "mask_"
+    assert layers(second) == layers(first) * 2
+
+
+def layers(run: list[list[str]]) -> list[str]:
+    """Return the kernels of a packed run that work on its layers."""
+    return [name for name in kernels(run) if name != "packing" and name[:5] != "mask_"]
 
 
 def test_kernels_of_packed_runs_are_compiled_ahead_too(told: dict[str, Any]) -> None:

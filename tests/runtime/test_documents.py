@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stof_cupy import masks
+from stof_cupy.errors import ArgumentError, ShapeError
 from stof_cupy.fusion import structured
 from stof_cupy.graph import Graph
 from stof_cupy.runtime.documents import PackedProgram, lengths_of, padded_tokens
-from stof_cupy.runtime.packing import pack_graph, packed_mask
+from stof_cupy.runtime.packing import (
+    DOCUMENTS,
+    POSITIONS,
+    Sequences,
+    pack_graph,
+    packed_mask,
+    positions,
+)
 from stof_cupy.runtime.ready import Options
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
@@ -68,6 +78,75 @@ def test_masks_of_layers_are_told_apart() -> None:
     assert found[1] == {"mask.0": False, "mask.1": True, "mask.2": False}
     for other in (None, packed_mask(None, (4, 3)), packed_mask("sliding:w=1", (3, 4))):
         assert program._documents(given | {"mask.2": other}) is None
+
+
+def test_arrays_and_lengths_are_those_of_the_masks() -> None:
+    """Else a run is as any: what is wrong is said there."""
+    graph = pack_graph(structured(paper_stack(1)))
+    assert graph is not None
+    program = PackedProgram(graph)
+    mask, x = packed_mask(None, (3, 4)), np.zeros((1, 7, WIDTH), np.float32)
+    given = {"x": x, "mask": mask}
+    assert program._documents(given) is not None
+    assert program._documents(given, [3, 4]) is not None
+    for lengths in ([4, 3], [3, 4, 0], [7]):
+        assert program._documents(given, lengths) is None
+    for other in (x[:, 1:], x[0], np.zeros((2, 7, WIDTH)), x.tolist(), 3):
+        assert program._documents(given | {"x": other}) is None
+    with pytest.raises(ShapeError):
+        program.run(given | {"x": x[:, 1:]})
+
+
+def embeddings() -> Graph:
+    """Return a packed graph of tokens and their places."""
+    g = Graph("places")
+    tables = np.random.default_rng(1).standard_normal((3, 12, WIDTH)).astype(np.float32)
+    ids, types = (g.input(name, ("batch", "seq"), "int") for name in ("ids", "token_types"))
+    tokens, places, kinds = (g.constant(f"table.{i}", table) for i, table in enumerate(tables))
+    named = {"position_table": places, "type_table": kinds, "token_types": types}
+    x = g.split_heads(g.embedding(ids, tokens, **named), heads=2)
+    g.output("y", g.merge_heads(g.attention(x, x, x)))
+    packed = pack_graph(g)
+    assert packed is not None
+    return packed
+
+
+@pytest.mark.parametrize("dtypes", [["int64"] * 3, ["int32", "uint8", "uint64"], ["int16"] * 3])
+def test_sequences_become_one_array_that_is_looked_at(dtypes: list[str]) -> None:
+    program, lengths = PackedProgram(embeddings()), (3, 0, 5, 1)
+    ids = np.random.default_rng(0).integers(0, 12, 9)
+    parts = [ids[:3], ids[3:8], ids[8:]]
+    rows: list[Any] = [part.astype(each) for part, each in zip(parts, dtypes, strict=True)]
+    rows.insert(1, None)
+    seen = []
+
+    def look(whole: Any) -> Any:
+        seen.append(whole.tolist())
+        return whole.astype(np.int32)
+
+    mask, types = packed_mask(None, lengths), np.zeros((1, 9), np.int32)
+    given = {"ids": ids[None], "token_types": types, DOCUMENTS: mask}
+    want = program.run({**given, POSITIONS: positions(lengths)})["y"]
+    got = program.run({**given, "ids": Sequences(rows, look)}, lengths=lengths)["y"]
+    np.testing.assert_array_equal(got, want)
+    assert seen == [[ids.tolist()]]
+    with pytest.raises(ArgumentError, match=r"packed\.positions"):
+        program.run(given)
+
+
+def test_rows_are_of_one_width() -> None:
+    def widths(*dtypes: str) -> list[str]:
+        rows = [np.zeros(2, each) for each in dtypes]
+        return [
+            row.dtype.name
+            for row in Sequences([None, *rows], lambda x: x).alike()
+            if row is not None
+        ]
+
+    assert widths("int32", "uint32") == ["int32", "uint32"]
+    assert widths("int64", "uint64") == ["int64", "uint64"]
+    assert widths("int8", "uint16", "uint32") == ["int32", "int32", "uint32"]
+    assert widths("uint32", "int64", "int16") == ["int64", "int64", "int64"]
 
 
 def test_without_a_gpu_packed_programs_run_as_any() -> None:

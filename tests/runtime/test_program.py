@@ -231,8 +231,9 @@ def test_profile_adds_up() -> None:
     assert sum(profile.by_op().values()) == pytest.approx(sum(x.seconds for x in profile.lines))
     text = str(profile)
     assert "ms a run" in text and "2 x attention" in text and "attention(" in text
-    with pytest.raises(ArgumentError, match="repeat: got 0"):
-        program.profile(feeds(), repeat=0)
+    for wrong in (0, 1.5, "3"):
+        with pytest.raises(ArgumentError, match=f"repeat: got {wrong!r}"):
+            program.profile(feeds(), repeat=wrong)  # type: ignore[arg-type]
 
 
 def test_profile_names_what_runs_as_one(store: SchemeStore) -> None:
@@ -260,6 +261,11 @@ def test_memory_is_planned_for_the_sizes_of_a_run() -> None:
 def test_errors_are_typed() -> None:
     with pytest.raises(GraphError, match="no output"):
         Program(Graph("empty"))
+    for name in ("record", "fold_norms"):
+        with pytest.raises(ArgumentError, match=f"{name}: got 'yes'"):
+            Options(**{name: "yes"})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="tune: got "):
+        Options(tune=["fast"])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="tune: got 'most'"):
         Program(paper_stack(1), options=Options(tune="most"))
     program = Program(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stof_cupy import TransformerEngine, masks, models
+from stof_cupy.errors import ArgumentError
 from stof_cupy.runtime import Options, Program
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.cuda_path import GPT2, LLAMA
@@ -158,6 +159,107 @@ def test_lists_of_other_lengths_replay_what_was_recorded(engines, mask) -> None:
         for one, got in zip(ids, results, strict=True):
             near(got.get(), eager.run(one[None], mask=mask)[0].get())
     assert packed._recordings.replayed - before >= 6
+
+
+def lists_of(rng: Any, kind: str) -> tuple[list[Any], list[Any]]:
+    """Return sequences wherever they lie, of one number of tokens when padded, and on the host."""
+    import cupy
+
+    lengths = rng.multinomial(rng.integers(961, 1000), np.ones(9) / 9)
+    lengths[:2] = 0, 1
+    host = [rng.integers(0, 50, n) for n in lengths]
+    if kind == "widths":
+        dtypes = ["int64", "int32", "uint8", "uint64", "int16"] * 2
+        given = [cupy.asarray(ids.astype(each)) for ids, each in zip(host, dtypes, strict=False)]
+    elif kind == "strided":
+        given = [cupy.asarray(np.repeat(ids[::-1], 3))[::-3] for ids in host]
+    elif kind == "both":
+        given = [cupy.asarray(ids) if number % 2 else ids for number, ids in enumerate(host)]
+    else:
+        given = host if kind == "here" else [cupy.asarray(ids.astype(kind)) for ids in host]
+    return given, host
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "widths", "strided", "both", "here"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_lists_wherever_their_sequences_lie(engines, kind, typed) -> None:
+    import cupy
+
+    recorded, eager = engines
+    rng = np.random.default_rng(5)
+    for _ in range(4):
+        x, host = lists_of(rng, kind)
+        types = [each % 2 for each in x] if typed else None
+        for number, got in enumerate(recorded.run(x, token_types=types)):
+            ids = host[number]
+            assert got.shape == (len(ids), 64)
+            if len(ids):
+                one = eager.run(ids[None], token_types=ids[None] % 2 if typed else None)[0]
+                near(got.get() if isinstance(got, cupy.ndarray) else got, one)
+
+
+def test_lists_are_refused_for_what_one_of_them_holds(engines) -> None:
+    import cupy
+
+    recorded, _ = engines
+    good, host = lists_of(np.random.default_rng(6), "int64")
+    recorded.run(good)
+    for bad in (50, -1, 2**31, 2**32, 2**32 + 1, -(2**63)):
+        x = [each.copy() for each in good]
+        x[4][3] = bad
+        with pytest.raises(ArgumentError, match=rf"x\[4\]\[0, 3\]: got {bad}, expected"):
+            recorded.run(x)
+    for one, got in zip(host, recorded.run(good), strict=True):
+        if len(one):
+            near(got.get(), recorded.run(cupy.asarray(one[None]))[0].get())
+
+
+def test_lists_of_one_size_in_threads(engines) -> None:
+    """They share a mask and its ids, whose writers wait for each other's runs."""
+    import cupy
+
+    recorded, _ = engines
+    rng = np.random.default_rng(7)
+    every = [lists_of(rng, "int32")[0] for _ in range(4)]
+    expected = [[each.get() for each in recorded.run(x)] for x in every]
+    cupy.cuda.get_current_stream().synchronize()
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        with cupy.cuda.Stream(non_blocking=True):
+            for turn in range(12):
+                which = (number + turn) % 4
+                for got, want in zip(recorded.run(every[which]), expected[which], strict=True):
+                    if not np.allclose(got.get(), want, atol=0.02):
+                        wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_packed_hidden_states_are_those_of_each_alone() -> None:
+    import cupy
+
+    program = Program(paper_stack(2), backend="cuda", dtype="float16")
+    packed = program.packed()
+    assert packed is not None
+    rng = np.random.default_rng(8)
+    for turn in range(4):
+        lengths = rng.multinomial(rng.integers(200, 250), np.ones(5) / 5)
+        x = rng.standard_normal((1, int(lengths.sum()), WIDTH)).astype(np.float16)
+        wide = cupy.asarray(np.concatenate([x, x * 0 + 7], axis=-1))
+        given = [x, cupy.asarray(x), wide[..., :WIDTH]][turn % 3]
+        got = packed.run({"x": given, "mask": masks.document(lengths)})["y"]
+        assert got.shape == x.shape
+        stops = np.cumsum(lengths)
+        for stop, n in zip(stops, lengths, strict=True):
+            part = cupy.asarray(x[:, stop - n : stop])
+            alone = program.run({"x": part, "mask": masks.document([n])})["y"]
+            near(got[:, stop - n : stop].get(), alone.get())
 
 
 def test_a_run_inside_the_callers_own_graph() -> None:
