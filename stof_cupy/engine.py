@@ -28,6 +28,7 @@ from stof_cupy.models.tasks import TextTasks
 from stof_cupy.runtime import Options, Program
 from stof_cupy.runtime.bound import bind
 from stof_cupy.runtime.padding import SMALL, bucket, clear_padding, padded_to, written
+from stof_cupy.runtime.ready import is_capturing
 from stof_cupy.terminal import Progress
 
 __all__ = ["TransformerEngine"]
@@ -202,9 +203,17 @@ class TransformerEngine(TextTasks, Inspection):
             has positions.
         ArgumentError
             If a token id, type or length is out of its range, the model has no such output,
-            `lengths` or `out` come with a list of sequences, or the engine is closed.
+            `lengths` or `out` come with a list of sequences, or the engine is closed; while a CUDA
+            graph is captured, if `x`, `lengths` or `token_types` are not on the GPU.
         OutOfMemoryError
             If the device cannot hold what lies between the operators.
+
+        Notes
+        -----
+        A run may be a part of a CUDA graph of your own, once it has run with such shapes and the
+        same mask. What it is given is read anew at each launch; numbers out of range are not
+        reported then, a token's states become NaN. Memory that it takes has to stay the graph's:
+        capture under ``cupy.cuda.using_allocator(pool.malloc)`` with a pool that you keep as long.
         """
         if output not in ("hidden", "logits", "pooled"):
             expected = "'hidden', 'logits' or 'pooled'"
@@ -213,6 +222,9 @@ class TransformerEngine(TextTasks, Inspection):
         if output == "pooled" and pooler is None:
             raise ArgumentError(mismatch("output", "'pooled'", "'hidden': there is no such head"))
         if is_list(x):
+            if is_capturing(self.device):
+                expected = "one array while a CUDA graph is captured, whose lengths are fixed"
+                raise ArgumentError(mismatch("x", "a list of sequences", expected))
             given = {"lengths": lengths, "out": out, "layer_masks": layer_masks}
             pooled = output if pooler is not None else None
             for name, value in {**given, "global_tokens": global_tokens, "output": pooled}.items():

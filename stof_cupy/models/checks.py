@@ -1,7 +1,8 @@
 """Numbers that a caller gives, checked: on the host at once, on the GPU while it works on the run.
 
 To look at an array on the GPU is to wait for all that was launched before it. So one number is made
-of it there, copied while the host goes on, and looked at once the run has been launched.
+of it there, copied while the host goes on, and looked at once the run has been launched. While the
+caller captures a CUDA graph there is no looking: what the graph will read has not been written yet.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, mismatch
 from stof_cupy.interop import import_array
 from stof_cupy.models.target import Target
+from stof_cupy.runtime.ready import is_capturing
 
 __all__ = ["Checks", "checked", "integers"]
 
@@ -64,13 +66,18 @@ def integers(
     later : list of callable, optional
         Where to put the check of numbers on the GPU, see `checked`. Default: it is waited for here.
 
+    Returns
+    -------
+    int32 array
+        While a stream is captured no check is made: it has -1 for what is out of range.
+
     Raises
     ------
     DTypeError, ShapeError
         If it is no array of integers, or of another shape.
     ArgumentError
         If a number is out of its range: of an array on the host now, of one on the GPU now or when
-        what was put into `later` is called.
+        what was put into `later` is called. If it is on the host while a stream is captured.
     """
     array, _ = import_array(x, name)
     if array.dtype.kind not in "iu" and array.size:  # of lists of nothing NumPy makes floats
@@ -85,13 +92,20 @@ def integers(
         if array.size and array.ndim + 1 == len(shape):
             hint = f"one alone is [{name}]"
         raise ShapeError(mismatch(name, array.shape, expected, hint))
+    captured = is_capturing(target.device)
     # A NumPy array is checked where it is, which costs no wait for the GPU.
     if not isinstance(array, np.ndarray):
         array = target.put(array)
+    elif captured:
+        expected = "one on the GPU while a CUDA graph is captured, to be written before each launch"
+        raise ArgumentError(mismatch(name, "an array on the host", expected))
     if array.itemsize < 4:
         array = array.astype(np.int32)
-    # Without its sign a negative number is above all others: one reduction finds both.
-    largest = _reading(array.view(f"u{array.itemsize}").max())
+    # Without its sign a negative number is above all others: one comparison finds both.
+    unsigned = array.view(f"u{array.itemsize}")
+    if captured:
+        return target.xp.where(unsigned > most, -1, array).astype(np.int32)
+    largest = _reading(unsigned.max())
 
     def check() -> None:
         if largest() > most:

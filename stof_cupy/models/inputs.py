@@ -23,6 +23,7 @@ from stof_cupy.models.checks import Checks, integers
 from stof_cupy.models.images import Vision
 from stof_cupy.models.sparse import Request
 from stof_cupy.models.target import Target
+from stof_cupy.runtime.ready import is_capturing
 
 __all__ = [
     "host_arrays",
@@ -57,7 +58,8 @@ def model_inputs(
 
     See :meth:`stof_cupy.TransformerEngine.run` for what each may be and what is raised. With
     `logits` those of all tokens are asked for, else none. Numbers that lie on the GPU and are out
-    of their range are found here, after one wait for it, or where `checked` ends that gave `later`.
+    of their range are found here, after one wait for it, or where `checked` ends that gave `later`,
+    and while a stream is captured not at all: see `integers`.
     """
     xp, declared = target.xp, model.graph.inputs
     ids = integers(ids, "x", ("batch", "seq"), model.vocab_size - 1, target, later)
@@ -68,7 +70,7 @@ def model_inputs(
         )
     if lengths is not None:
         lengths = integers(lengths, "lengths", (batch,), seq, target, later)
-        if later:  # what is launched before they are checked must not read keys beyond the last
+        if later or is_capturing(target.device):  # what is not checked yet must not read too far
             lengths = xp.clip(lengths, 0, seq)
     given: dict[str, Any] = {"ids": ids, "lengths": lengths}
     if "token_types" in declared:

@@ -132,6 +132,33 @@ def test_other_streams(engine, ids):
         assert np.array_equal(hidden.get(), expected)
 
 
+def test_a_run_inside_the_callers_own_graph(engine, ids):
+    """T26: what it is given is read anew at every launch, and what is wrong shows in its rows."""
+    import cupy
+
+    x, lengths = cupy.asarray(ids, np.int64), cupy.asarray(LENGTHS)
+    how = {"lengths": lengths, "mask": "sliding:w=9"}
+    pool = cupy.cuda.MemoryPool()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        for _ in range(3):
+            engine.run(x, **how)
+        stream.synchronize()
+        with cupy.cuda.using_allocator(pool.malloc):
+            stream.begin_capture()
+            hidden = engine.run(x, **how)
+            graph = stream.end_capture()
+        for turn in range(3):
+            x[...] = cupy.asarray(np.roll(ids, turn, axis=1))
+            lengths[...] = cupy.asarray(np.roll(LENGTHS, turn))
+            graph.launch(stream)
+            assert close(hidden.get(), engine.run(x, **how).get(), engine.dtype)
+        lengths[...] = 131
+        x[1, 2] = 2**32
+        graph.launch(stream)
+        wrong = cupy.isnan(hidden.astype(np.float32)).any(axis=(1, 2)).get()
+        assert wrong.tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("value", [50, -1, 2**32])
 def test_id_out_of_vocabulary_on_the_gpu(engine, ids, value):
     import cupy

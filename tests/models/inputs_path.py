@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stof_cupy.errors import ArgumentError
+from stof_cupy.models.checks import integers
 from tests.runtime import cuda_path, fake_cuda
 
 BAD = {
@@ -152,6 +153,40 @@ def errors() -> dict[str, str]:
     return found
 
 
+def captured() -> dict[str, Any]:
+    """Return what runs inside the caller's own capture launch, or raise."""
+    import cupy
+
+    engine = engine_of(cuda_path.BERT)
+    ids, lengths = np.ones((2, 8), np.int64), np.array([8, 3])
+    there = cupy.asarray(ids), cupy.asarray(lengths)
+    for _ in range(3):
+        engine.run(there[0], lengths=there[1])
+    told: dict[str, Any] = {}
+    cases = {
+        "there": (there[0], there[1]),
+        "ids here": (ids, there[1]),
+        "lengths here": (there[0], lengths),
+        "list": ([there[0][0], there[0][1]], None),
+    }
+    own = cupy.cuda.MemoryPool()
+    with cupy.cuda.Stream(non_blocking=True) as stream, cupy.cuda.using_allocator(own.malloc):
+        for name, (x, y) in cases.items():
+            stream.begin_capture()
+            fake_cuda.LOG.clear()
+            try:
+                told[name] = str(engine.run(x, lengths=y).shape)
+            except ArgumentError as error:
+                told[name] = str(error)
+            told[f"{name}, asked"] = [kind for kind, _ in fake_cuda.LOG]
+            stream.end_capture()
+        low = cupy.asarray(np.array([[0, 49, 50, -1, 2**32, 2**31 + 1]]))
+        stream.begin_capture()
+        made = integers(low, "x", ("batch", "seq"), 49, engine._target)
+        stream.end_capture()
+    return told | {"-1": made.get().tolist(), "dtype": str(made.dtype)}
+
+
 def found() -> dict[str, Any]:
     from stof_cupy import masks
 
@@ -161,6 +196,7 @@ def found() -> dict[str, Any]:
         **{name: lists(*there) for name, there in PLACES.items()},
         "kinds": kinds(),
         "errors": errors(),
+        "captured": captured(),
         "gpt2, spec": cuda_path.told(cuda_path.GPT2, {"mask": "sliding:w=8"}),
         "gpt2, mask": cuda_path.told(cuda_path.GPT2, {"mask": window.tobsr()}),
         "gpt2, pattern": cuda_path.told(cuda_path.GPT2, {"mask": window}),

@@ -54,6 +54,19 @@ def test_a_decoder_with_a_mask_is_recorded(told: dict[str, Any], case: str) -> N
     assert not {"launch", "upload", "malloc", "sync"} & {*third}
 
 
+def test_a_run_inside_the_callers_own_graph(told: dict[str, Any]) -> None:
+    found = told["captured"]
+    assert found["there"] == "(2, 8, 128)"
+    asked = {*found["there, asked"]}
+    assert "launch" in asked and not {"sync", "await", "async", "upload", "graph"} & asked
+    assert found["ids here"].startswith("x: got an array on the host, expected one on the GPU")
+    assert found["lengths here"].startswith("lengths: got an array on the host, expected one")
+    assert found["list"].startswith("x: got a list of sequences, expected one array while a CUDA")
+    for name in ("ids here", "list"):
+        assert "launch" not in found[f"{name}, asked"]
+    assert found["-1"] == [[0, 49, -1, -1, -1, -1]] and found["dtype"] == "int32"
+
+
 def test_ids_on_the_gpu_are_looked_at_once(told: dict[str, Any]) -> None:
     third = kinds(told["bert, ids there"]["runs"][2])
     assert third.count("async") == third.count("await") == third.count("graph") == 1
