@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stof_cupy import env
 from stof_cupy.errors import DeviceError, mismatch
@@ -45,7 +46,8 @@ _VERSION = 3
 """Of the model: constants that another one was fitted with do not count."""
 
 _FITTED = tuple(name for name in NAMES if name != "clock")  # which every rate has a share of
-_STEPS = (1.5, 1.2, 1.07, 1.02)  # factors tried on each constant, coarse to fine
+_STEP = 0.02  # of a constant's logarithm, by which slopes are found: times have corners
+_MOST_STEPS = 30
 _LOYALTY = 0.005  # weight of a constant's default against one probe
 
 
@@ -188,24 +190,34 @@ def probes(facts: DeviceFacts) -> list[tuple[Candidate, Case]]:
 def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
     """Return the constants under which the model is nearest to what was measured.
 
-    Least squares of the logarithms, one constant at a time; one that nothing measured depends on
-    stays at its default.
+    Least squares of the logarithms, by Gauss and Newton's steps in a region that is trusted; one
+    that nothing measured depends on stays at its default.
     """
+    from scipy.optimize import least_squares
+
     times = [_Measured(*each) for each in measured]
-    best = Constants()
-    errors = [each.error(best) for each in times]
-    least = _off(best, errors)
-    for step in _STEPS:
-        improved = True
-        while improved:
-            improved = False
-            for name, factor in [(n, f) for n in _FITTED for f in (step, 1 / step)]:
-                trial = best.scaled(name, factor)
-                new = _errors(times, trial, errors, name, least)
-                error = _off(trial, new) if new else least
-                if error < least - 1e-9:
-                    best, errors, least, improved = trial, new, error, True
-    return best
+    default = Constants()
+    highest = np.log([default.room(name)[1] for name in _FITTED])
+
+    def at(x: NDArray[np.float64]) -> Constants:
+        made = default
+        for name, each in zip(_FITTED, x, strict=True):
+            made = made.scaled(name, math.exp(each)) if each else made
+        return made
+
+    def off(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        constants = at(x)
+        errors = [each.error(constants) for each in times]
+        return np.concatenate([errors, _LOYALTY**0.5 * x])
+
+    def slopes(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        here, steps = off(x), np.where(x < highest, _STEP, -_STEP)
+        moved = [off(x + row) for row in np.diag(steps)]
+        return (np.stack(moved, axis=1) - here[:, None]) / steps
+
+    begin = np.zeros(len(_FITTED))
+    found = least_squares(off, begin, slopes, method="lm", ftol=1e-2, max_nfev=_MOST_STEPS)
+    return at(found.x)
 
 
 class _Reader:
@@ -220,13 +232,6 @@ class _Reader:
         return value
 
 
-class _Error(NamedTuple):
-    """The square of the logarithm that a time is off by, and the constants that it depends on."""
-
-    square: float
-    read: frozenset[str]
-
-
 @dataclass(frozen=True, eq=False)
 class _Measured:
     """A candidate's time on the GPU, and what the model said under constants that it read."""
@@ -234,45 +239,16 @@ class _Measured:
     candidate: Candidate
     case: Case
     us: float
-    said: dict[frozenset[str], dict[tuple[float, ...], _Error]] = field(default_factory=dict)
+    said: dict[frozenset[str], dict[tuple[float, ...], float]] = field(default_factory=dict)
 
-    def error(self, constants: Constants) -> _Error:
+    def error(self, constants: Constants) -> float:
+        """Return the logarithm of what the model says over what was measured."""
         for names, errors in self.said.items():
             found = errors.get(tuple(getattr(constants, name) for name in names))
             if found is not None:
                 return found
         reader = _Reader(constants)
         time = time_of(self.candidate, self.case, cast(Constants, reader))
-        error = _Error(math.log(time.us / self.us) ** 2, frozenset(reader.read))
-        values = tuple(getattr(constants, name) for name in error.read)
-        return self.said.setdefault(error.read, {}).setdefault(values, error)
-
-
-def _errors(
-    times: Sequence[_Measured], trial: Constants, errors: list[_Error], name: str, least: float
-) -> list[_Error]:
-    """Return the errors under another value of `name` than that of `errors`; none if no better.
-
-    Where a constant was not read, nothing changes. The others are computed, the largest first,
-    until they are too much together.
-    """
-    total = _off(trial, (each for each in errors if name not in each.read))
-    changed = [i for i, each in enumerate(errors) if name in each.read]
-    new = errors.copy()
-    for i in sorted(changed, key=lambda i: -errors[i].square):
-        if total > least:
-            return []
-        new[i] = times[i].error(trial)
-        total += new[i].square
-    return new
-
-
-def _off(constants: Constants, errors: Iterable[_Error]) -> float:
-    """Return what `fit` makes least.
-
-    A little is added for how far the constants are from the defaults.
-    """
-    default = Constants()
-    return math.fsum(each.square for each in errors) + _LOYALTY * math.fsum(
-        math.log(getattr(constants, name) / getattr(default, name)) ** 2 for name in _FITTED
-    )
+        error, read = math.log(time.us / self.us), frozenset(reader.read)
+        values = tuple(getattr(constants, name) for name in read)
+        return self.said.setdefault(read, {}).setdefault(values, error)

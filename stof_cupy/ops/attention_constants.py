@@ -107,10 +107,21 @@ class Constants:
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
-        value = getattr(self, name) * factor
-        if name in _SHARES:
-            value = min(max(value, 0.05), 1.0)
-        return replace(self, **{name: value})
+        low, high = self.room(name)
+        return replace(self, **{name: getattr(self, name) * min(max(factor, low), high)})
+
+    def room(self, name: str) -> tuple[float, float]:
+        """Return what one may be multiplied by at least and at most.
+
+        Examples
+        --------
+        >>> Constants(tensor=0.5).room("tensor")
+        (0.1, 2.0)
+        """
+        if name not in _SHARES:
+            return 0.01, 100.0
+        value = getattr(self, name)
+        return 0.05 / value, 1.0 / value
 
 
 _SHARES = (

@@ -58,7 +58,8 @@ def test_every_loss_of_the_results_is_in_the_report() -> None:
     results = read_directory(RESULTS)
     (losses,) = (each.table(results) for each in VIEWS if each.name == "losses")
     assert losses is not None and all(float(row[-1][:-1]) <= 1 for row in losses.rows)
-    assert all(" ".join(row[1].split()) in report_text(results) for row in losses.rows)
+    text = report_text(results)
+    assert all(" ".join(row[1].split()) in text for row in losses.rows)
 
 
 def test_names_of_views_are_their_own() -> None:
