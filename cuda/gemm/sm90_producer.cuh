@@ -10,6 +10,7 @@ namespace stof::gemm::sm90 {
 template <class K>
 struct Producer {
   using Params = typename K::Params;
+  using T = typename K::T;
 
   const Params& p;
   const u32 smem;
@@ -33,8 +34,9 @@ struct Producer {
     for (int i = 0; i < K::kStages; ++i, position.advance()) wait_empty();
   }
 
-  // Asks for the first of the columns' operand, weights as a rule, while earlier kernels end: of
-  // few rows it is all that takes time. If they still write it, the copies that follow read that.
+  // Asks for the first of the columns' operand, weights as a rule, and for their bias while earlier
+  // kernels end: of few rows it is all that takes time. If they still write it, what reads it after
+  // them reads that.
   __device__ __forceinline__ void ask() const {
     Work work = K::work(p);
     Unit unit;
@@ -48,6 +50,14 @@ struct Producer {
       else
         boxes<K::kTransposedB, K::kFoldedB, K::kN, K::kCluster>(k * K::kK, unit.tile_b * K::kN,
                                                                 box);
+    }
+    if constexpr (K::Epilogue::kBias) {
+      constexpr int kTile = K::kSwapped ? K::kM / K::kHalves : K::kColumns;
+      const int first = (K::kSwapped ? unit.tile_a : unit.tile_b) * kTile;
+#pragma unroll 1
+      for (int col = first; col < min(first + kTile, p.n); col += 64)
+        for (int half = 0; half < K::kHalves; ++half)
+          ptx::prefetch_l2(static_cast<const T*>(p.bias) + half * static_cast<i64>(p.n) + col);
     }
   }
 
