@@ -114,6 +114,9 @@ class Sm90Gemm:
         >>> Sm90Gemm(256, 256).fault()
         'registers: got 256, expected at most 200 for sums'
         """
+        return _fault_of(self, epilogue)  # asked of all, for every new size of a product
+
+    def _fault(self, epilogue: EpilogueKind) -> str | None:
         rows = 64 * self.sharers
         if self.m % rows or not 0 < self.m <= 256 or (self.swapped and self.m != rows):
             expected = f"{rows}" if self.swapped else f"a multiple of {rows} up to 256"
@@ -191,6 +194,11 @@ class Sm90Gemm:
         variant += f"_joined{self.joined}" if self.joined > 1 else ""
         stages = f"s{self.stages}" if self.stages else ""
         return f"{self.m}x{self.n}_{stages}c{self.cluster}{variant}"
+
+
+@cache
+def _fault_of(config: Sm90Gemm, epilogue: EpilogueKind) -> str | None:
+    return config._fault(epilogue)
 
 
 GEMM_SM90_CONFIGS = (

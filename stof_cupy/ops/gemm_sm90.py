@@ -73,7 +73,7 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
         return wrong
     if config.across and not (config.across - 1) * config.n < problem.n <= config.across * config.n:
         return mismatch("N", problem.n, f"columns for each of {config.across} CTAs")
-    most, tiles = steps_of(problem) if config.split else 1, math.prod(plan.tiles(problem))
+    most = steps_of(problem) if config.split else 1
     if config.joined > 1:
         if (plan.splits, plan.pieces(problem)) != (config.joined,) * 2:
             return mismatch("splits", plan.splits, f"{config.joined} pieces that are not empty")
@@ -81,11 +81,13 @@ def fault(plan: Plan, problem: Problem, found: Layout | None) -> str | None:
         return mismatch("splits", plan.splits, f"1 to {most} of a configuration that splits")
     if plan.stream and not (config.split and plan.splits == 1 and config.ctas == 1):
         return mismatch("stream", plan.stream, "0, or a configuration that splits, in one piece")
-    counted = plan.cut(problem) * config.cluster * config.sharers
-    if config.split and plan.splits + plan.stream > 1 and counted > _MOST_COUNTERS:
-        return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
-    if plan.stream and tiles * steps_of(problem) > 2**30:
-        return mismatch("steps", tiles * steps_of(problem), "fewer in a stream")
+    if config.split and plan.splits + plan.stream > 1:
+        counted = plan.cut(problem) * config.cluster * config.sharers
+        if counted > _MOST_COUNTERS:
+            return mismatch("splits", plan.splits, f"1 of so many tiles: {counted} counters")
+        steps = math.prod(plan.tiles(problem)) * steps_of(problem)
+        if plan.stream and steps > 2**30:
+            return mismatch("steps", steps, "fewer in a stream")
     if plan.units(problem) * config.cluster * config.sharers > 2**31 - 2**16:
         return mismatch("tiles", plan.units(problem), "fewer than 2**31")
     return None
