@@ -57,8 +57,13 @@ class _Named:
     name: str
 
 
+_MOST_AXES, _MOST = 32, 1 << 62
+"""Of a tensor, and its sizes: their product takes no time, whatever a pickle says."""
+
+
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)
+    few = isinstance(value, tuple) and len(value) <= _MOST_AXES
+    return few and all(type(n) is int and 0 <= n <= _MOST for n in value)
 
 
 def _tensor(*args: Any) -> TensorRef:

@@ -134,7 +134,12 @@ def rebuilt(offset: int, shape: tuple, strides: tuple, count: int) -> bytes:
         ((0, (4,), (-1,), 4), "damaged"),
         ((-1, (4,), (1,), 4), "damaged"),
         ((0, (4,), (1, 1), 4), "damaged"),
+        ((0, (1,) * 65, (1,) * 65, 4), "damaged"),
+        ((0, ((1 << 62) + 1,), (1,), 4), "damaged"),
+        ((0, (0, 1 << 40, 1 << 40), (1, 1, 1), 4), "can be"),
+        ((0, (1 << 60,) * 50_000, (1,) * 50_000, 4), "damaged"),  # their product would take minutes
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_views_stay_in_their_storage(tensor, match, tmp_path):
     path = tmp_path / "x.bin"
