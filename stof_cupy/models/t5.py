@@ -27,7 +27,6 @@ PREFIX = ""
 UNUSED = (
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
-    "lm_head.weight",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
 )
 """Copies of the shared table, and a table that old checkpoints hold and nobody reads."""
@@ -65,6 +64,7 @@ class T5Config:
     gated: bool
     activation: str
     tied: bool
+    scaled: bool
     start: int
 
     @classmethod
@@ -76,6 +76,7 @@ class T5Config:
         f.fixed("is_decoder", False)
         layers = f.size("num_layers")
         gated, activation = f.choice("feed_forward_proj", _FORWARD, "relu")
+        tied = f.flag("tie_word_embeddings", True)
         result = cls(
             hidden=f.size("d_model"),
             heads=f.size("num_heads"),
@@ -89,11 +90,12 @@ class T5Config:
             eps=f.number("layer_norm_epsilon", 1e-6),
             gated=gated,
             activation=activation,
-            tied=f.flag("tie_word_embeddings", True),
+            tied=tied,
+            scaled=f.flag("scale_decoder_outputs", tied),
             start=f.size("decoder_start_token_id", f.raw("pad_token_id", 0), least=0),
         )
         f.finish("dropout_rate", "initializer_factor", "n_positions", "dense_act_fn",
-                 "is_gated_act", "scale_decoder_outputs")  # fmt: skip
+                 "is_gated_act")  # fmt: skip
         return result
 
 
@@ -186,7 +188,7 @@ def _decode(parts: _Parts, table: np.ndarray[Any, Any]) -> None:
         x = parts.forward(f"{name}.2", x)
     x = parts.norm("decoder.final_layer_norm", x)
     g.output("hidden", x)
-    if c.tied:
+    if c.scaled:  # where that is not said, as T5 was before 1.1: where it is tied
         x = g.mul(x, g.constant("head_scale", np.full(c.hidden, c.hidden**-0.5, np.float32)))
     g.output("logits", parts.layers.head(x, shared, c.vocab, tied=c.tied))
 

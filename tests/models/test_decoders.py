@@ -250,6 +250,25 @@ def test_weights_are_accounted_for():
     models.build(LLAMA, {**prefixed, "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8)})
 
 
+@pytest.mark.parametrize("config", [GPT2, GEMMA3, {**LLAMA, "tie_word_embeddings": True}])
+def test_a_head_of_its_own_is_taken_whatever_the_config_says_of_ties(config):
+    """As transformers 5 does; a copy of the table is the table."""
+    weights = models.random_weights(config, SEED)
+    table = next(w for n, w in weights.items() if n in ("wte.weight", "embed_tokens.weight"))
+    ids = tokens(config)[:1]
+
+    def logits(**more: np.ndarray) -> np.ndarray:
+        engine = TransformerEngine({**weights, **more}, config=config, backend="numpy")
+        return engine.run(ids, output="logits")
+
+    tied = logits()
+    np.testing.assert_array_equal(logits(**{"lm_head.weight": table.copy()}), tied)
+    other = logits(**{"lm_head.weight": table[::-1].copy()})
+    np.testing.assert_allclose(other[..., ::-1], tied, rtol=1e-4, atol=1e-4)
+    with pytest.raises(WeightError, match=r"lm_head\.weight"):
+        logits(**{"lm_head.weight": table[1:]})
+
+
 def test_weights_are_cast_as_they_are_read():
     seen = []
     weights = models.random_weights(LLAMA, SEED)

@@ -109,6 +109,30 @@ def test_weights_are_accounted_for():
         models.build(T5, {n: w for n, w in weights.items() if n != name})
 
 
+@pytest.mark.parametrize(
+    ("change", "own", "factor"),
+    [
+        ({}, False, 48**-0.5),
+        ({"scale_decoder_outputs": False}, False, 1.0),
+        ({"scale_decoder_outputs": False}, True, 1.0),
+        ({"tie_word_embeddings": False}, True, 1.0),
+        ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, True, 48**-0.5),
+    ],
+)
+def test_the_head_and_its_factor(change, own, factor):
+    """As transformers 5 writes T5 1.1: tied, without the factor, and yet with a head of its own."""
+    weights = models.random_weights(T5, SEED)
+    table = weights["shared.weight"]
+    if own:
+        table = weights["lm_head.weight"] = table[::-1].copy()
+    graph = models.build({**T5, **change}, weights).decoder.graph
+    constants = graph.constants
+    assert any(array is table for array in constants.values())
+    assert ("lm_head.weight" in constants) == own
+    got = constants.get("head_scale", np.ones(48, np.float32))
+    np.testing.assert_allclose(got, np.full(48, factor, np.float32))
+
+
 def test_a_decoder_alone_is_refused():
     with pytest.raises((ConfigError, UnsupportedError), match="is_decoder"):
         models.random_weights({**T5, "is_decoder": True})
