@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,10 @@ def pixels_of(images: Iterable[Any], vision: Vision, config: ImageConfig, size: 
     ArgumentError, DTypeError, ShapeError
         If `size` or an image is something else.
     """
-    if type(size) is not int or size < 1 or size % vision.patch:
-        raise ArgumentError(mismatch("size", size, f"a multiple of {vision.patch}"))
+    whole = isinstance(size, Integral) and not isinstance(size, bool)
+    if not whole or size < 1 or size % vision.patch:
+        raise ArgumentError(mismatch("size", repr(size), f"a multiple of {vision.patch}"))
+    size = int(size)
     mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
     # One after another: what is read from files when it is asked for need not lie here as a whole.
     squares = (_square(_image(i, image), size) for i, image in enumerate(images))

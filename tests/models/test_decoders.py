@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,9 @@ def test_sampling_is_seeded_and_follows_the_temperature():
     assert draw(temperature=1.0, seed=1) == draw(temperature=1.0, seed=1)
     assert draw(temperature=1.0, seed=1) != draw(temperature=1.0, seed=2)
     assert draw(temperature=1e-6) == draw() == draw(temperature=5.0, top_p=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert draw(temperature=1e-320) == draw()
 
 
 @pytest.mark.parametrize(
