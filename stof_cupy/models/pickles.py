@@ -100,6 +100,10 @@ _KNOWN = {*_CALLS, *(f"torch {name}" for name in _STORAGES)}
 _MARK = object()
 
 
+_MOST_STEPS = 1 << 21
+"""Instructions of a pickle, far above what checkpoints have: some fifty a tensor."""
+
+
 class _RefusedError(Exception):
     """An instruction or a global that tensors do not need; the argument says which."""
 
@@ -276,7 +280,9 @@ def read_pickle(stream: ByteStream, name: str) -> Any:
     """
     machine = _Machine()
     try:
-        for opcode, arg, _ in pickletools.genops(cast(Any, stream)):
+        for count, (opcode, arg, _) in enumerate(pickletools.genops(cast(Any, stream))):
+            if count >= _MOST_STEPS:
+                raise ValueError(f"more than {_MOST_STEPS} instructions")
             if opcode.name == "STOP":
                 if len(machine.stack) == 1:
                     return machine.stack[0]

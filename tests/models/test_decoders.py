@@ -24,6 +24,7 @@ from stof_cupy.testing import assert_close
 from tests.goldens.cases import BATCH, DECODERS, GEMMA3, GPT2, LLAMA, NEW, SEED, SEQ
 from tests.models.rounded import Rounded, check_on_the_gpu
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
@@ -230,9 +231,14 @@ def test_an_encoder_does_not_generate():
         ({**LLAMA, "head_dim": 15}, "even head dim"),
         ({**LLAMA, "rms_norm_eps": 0}, "rms_norm_eps"),
         ({**LLAMA, "rope_scaling": {"rope_type": "dynamic"}}, "'dynamic'"),
+        ({**LLAMA, "rope_scaling": {"type": "dynamic"}}, "'type'.*'dynamic'"),
+        ({**LLAMA, "rope_scaling": {"type": 3}}, "'type'.*got 3"),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear"}}, "'factor'.*nothing"),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2, "odd": 1}}, "'odd'"),
         ({**LLAMA, "rope_scaling": {"rope_type": "factors", "factors": [1]}}, "8 positive"),
+        ({**LLAMA, "rope_scaling": {"rope_type": "factors", "factors": "x"}}, "8 positive"),
+        ({**LLAMA, "rope_theta": 1.0, "rope_scaling": YARN}, "numbers can be"),
+        ({**LLAMA, "rope_scaling": {**YARN, "beta_slow": 1e308}}, "numbers can be"),
         ({**LLAMA, "rope_scaling": 3}, "rope_scaling: got 3, expected a mapping"),
         ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types"),
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention"),

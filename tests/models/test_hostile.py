@@ -236,6 +236,24 @@ def test_safetensors_headers(tmp_path):
         assert refused(json.dumps(header).encode(), size)
 
 
+def test_many_names_are_not_compared_with_one_that_is_missing(tmp_path):
+    weights = {f"wte.weight_{i}": np.zeros(0, np.float32) for i in range(20_000)}
+    with pytest.raises(WeightError, match=r"without it, expected 'wte\.weight'$"):
+        models.build(cases.GPT2, weights)
+
+
+@pytest.mark.parametrize("shape", [[1] * 65, [0, 2**62, 8], [0] * 65])
+def test_shapes_that_numpy_has_not(shape, tmp_path):
+    size = 0 if 0 in shape else 4
+    facts = {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}
+    text = json.dumps({"wte.weight": facts}).encode()
+    saved(tmp_path / "m", cases.GPT2)
+    path = tmp_path / "m" / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+    with pytest.raises(WeightError, match=r"wte\.weight.*NumPy"):
+        read_checkpoint(tmp_path / "m").tensors["wte.weight"]
+
+
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config["model_type"])
 def test_configs(config, tmp_path):
     saved(tmp_path / "m", config)

@@ -100,7 +100,9 @@ def test_a_malicious_pickle_is_refused_by_name(protocol):
         (b"\x80\x02(K\x01K\x02t\x51.", "persistent id"),
         (b"ctorch._utils\n_rebuild_tensor_v2\n(K\x01K\x02tR.", "rebuilt from"),
         (b"\xff\xff", "damaged"),
+        (b"(" * ((1 << 21) + 1), "more than 2097152 instructions"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_what_tensors_do_not_need_is_refused(code, match):
     with pytest.raises(CheckpointError, match=match):
