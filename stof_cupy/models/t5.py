@@ -43,6 +43,9 @@ _FORWARD: dict[str, tuple[bool, str]] = {
 }
 """``feed_forward_proj`` -> whether it is gated, and by what."""
 
+_ALONE = ["T5EncoderModel"]
+"""``architectures`` of an encoder that was saved without its decoder."""
+
 _NO_LIMIT = 1 << 20
 """Tokens of a text: positions are relative, so this only has to be some number."""
 
@@ -66,13 +69,13 @@ class T5Config:
     tied: bool
     scaled: bool
     start: int
+    alone: bool
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> T5Config:
         """Check `config` field by field; raise ConfigError at the first that is wrong."""
         f = Fields(config, "T5")
         f.fixed("model_type", "t5")
-        f.fixed("is_encoder_decoder", True)
         f.fixed("is_decoder", False)
         layers = f.size("num_layers")
         gated, activation = f.choice("feed_forward_proj", _FORWARD, "relu")
@@ -93,6 +96,8 @@ class T5Config:
             tied=tied,
             scaled=f.flag("scale_decoder_outputs", tied),
             start=f.size("decoder_start_token_id", f.raw("pad_token_id", 0), least=0),
+            # Saved before transformers 5, encoders alone still say that they have a decoder.
+            alone=not f.flag("is_encoder_decoder", True) or f.raw("architectures") == _ALONE,
         )
         f.finish("dropout_rate", "initializer_factor", "n_positions", "dense_act_fn",
                  "is_gated_act")  # fmt: skip
@@ -100,7 +105,7 @@ class T5Config:
 
 
 def build(config: Mapping[str, Any], weights: Weights) -> Model:
-    """Build the graphs of a T5 model.
+    """Build the graphs of a T5 model, or of its encoder where that was saved alone.
 
     Raises
     ------
@@ -120,6 +125,8 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     }
     encoder = Graph("t5 encoder", ("batch", "seq"))
     _encode(_Parts(Layers(encoder, weights), c), table)
+    if c.alone:
+        return Model(encoder, **limits, layer_masks=(LayerMask(),) * c.layers)
     bridge = Graph("t5 bridge", ("batch", "source"))
     _bridge(_Parts(Layers(bridge, weights), c))
     decoder = Graph("t5 decoder", (*DECODER_DIMS, "source"))
