@@ -108,11 +108,18 @@ class ImageConfig:
         Raises
         ------
         ConfigError
-            If it is damaged.
+            If it is damaged, or wants pixels on another scale.
         """
         if path is None or not path.is_file():
             return cls()
         given = read_object(path, ConfigError)
+        factor = given.get("rescale_factor", 1 / 255)
+        whole = type(factor) in (int, float) and abs(factor * 255 - 1) < 1e-3
+        if not whole or given.get("do_rescale", True) is not True:
+            got = f"do_rescale {given.get('do_rescale', True)!r}, rescale_factor {factor!r}"
+            raise ConfigError(mismatch(str(path), got, "pixels from 0 to 1"))
+        if given.get("do_normalize", True) is False:
+            return cls((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
         return cls(_three(given, "image_mean", _MEAN), _three(given, "image_std", _STD))
 
 

@@ -152,7 +152,11 @@ def test_preprocessor_config(tmp_path):
     assert ImageConfig.read(path) == ImageConfig() == ImageConfig.read(None)
     path.write_text(json.dumps({"image_mean": [0.5, 0.5, 0.5], "image_std": [1, 2, 3]}))
     assert ImageConfig.read(path) == ImageConfig((0.5, 0.5, 0.5), (1.0, 2.0, 3.0))
-    for wrong in ({"image_mean": [1, 2]}, {"image_std": [1, 0, 1]}, {"image_std": "x"}, []):
+    path.write_text(json.dumps({"do_normalize": False, "rescale_factor": 0.00392156862745098}))
+    assert ImageConfig.read(path) == ImageConfig((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    scales = ({"do_rescale": False}, {"rescale_factor": 1 / 127.5}, {"rescale_factor": "x"})
+    shapes = ({"image_mean": [1, 2]}, {"image_std": [1, 0, 1]}, {"image_std": "x"}, [])
+    for wrong in (*scales, *shapes):
         path.write_text(json.dumps(wrong))
         with pytest.raises(ConfigError):
             ImageConfig.read(path)
