@@ -147,7 +147,10 @@ def rebuilt(offset: int, shape: tuple, strides: tuple, count: int) -> bytes:
         ((0, (1,) * 65, (1,) * 65, 4), "damaged"),
         ((0, ((1 << 62) + 1,), (1,), 4), "damaged"),
         ((0, (0, 1 << 40, 1 << 40), (1, 1, 1), 4), "can be"),
-        ((0, (1 << 60,) * 50_000, (1,) * 50_000, 4), "damaged"),  # their product would take minutes
+        (
+            (0, (1 << 60,) * 50_000, (1,) * 50_000, 4),
+            "damaged",
+        ),  # longer ones take minutes
     ],
     ids=lambda value: str(value)[:40],
 )
