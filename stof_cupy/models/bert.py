@@ -15,6 +15,7 @@ import numpy as np
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import LayerMask, Model, shown
 from stof_cupy.models.fields import INERT, Fields
+from stof_cupy.models.layers import tied_matrix
 from stof_cupy.models.pooling import pooler_of
 
 if TYPE_CHECKING:
@@ -244,8 +245,12 @@ class BertLayers:
         y = self.linear(f"{_HEAD}.transform.dense", picked, c.hidden_size, c.hidden_size)
         y = self.norm(f"{_HEAD}.transform.LayerNorm", g.gelu(y, approximate=_GELU[c.hidden_act]))
         table = "embeddings.word_embeddings.weight"
-        y = g.gemm(y, g.constant(table, g.constants[table]))
-        return g.add(y, self.constant(f"{_HEAD}.bias", c.vocab_size))
+        table_node = g.constant(table, g.constants[table])
+        y = g.gemm(y, tied_matrix(g, self.weights, f"{_HEAD}.decoder.weight", table_node))
+        # Saved under one name or both; transformers adds the second.
+        bias = f"{_HEAD}.decoder.bias"
+        bias = bias if self.weights.has(bias) else f"{_HEAD}.bias"
+        return g.add(y, self.constant(bias, c.vocab_size))
 
     def encoder(self, name: str, x: Node, mask: Node, lengths: Node) -> Node:
         """Return a whole layer."""

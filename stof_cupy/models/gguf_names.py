@@ -70,6 +70,17 @@ _KEYS = {
 _CHECKED = {"rope.dimension_count", "attention.value_length"}
 """Have to be the head dim."""
 
+_SCALING = {
+    "factor": "factor",
+    "original_context_length": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+"""``rope.scaling.*`` -> what Hugging Face calls it."""
+
+_GEMMA3_27B = 62
+"""Layers of the one Gemma 3 whose scores are scaled by the width of the model; no field says so."""
+
 _TOKENS = ("bos", "eos", "padding", "unknown")
 
 
@@ -100,7 +111,13 @@ def config_of(file: GgufFile) -> dict[str, Any]:
             raise ConfigError(mismatch(f"{arch}.{name}", repr(own[name]), expected))
     config["model_type"] = "gemma3_text" if arch == "gemma3" else arch
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
+    for name, last in (("attention_bias", "attn_output"), ("mlp_bias", "ffn_down")):
+        if f"blk.0.{last}.bias" in file.tensors:
+            config[name] = True
     _fill_heads(config, own)
+    if arch == "gemma3" and config.get("num_hidden_layers") == _GEMMA3_27B:
+        heads = config["num_attention_heads"]
+        config["query_pre_attn_scalar"] = config["hidden_size"] / heads
     tokens = fields.get("tokenizer.ggml.tokens")
     if "vocab_size" not in config and isinstance(tokens, list):
         config["vocab_size"] = len(tokens)
@@ -130,19 +147,24 @@ def _fill_heads(config: dict[str, Any], own: dict[str, Any]) -> None:
 
 def _scaling(file: GgufFile, own: dict[str, Any]) -> dict[str, Any] | None:
     """Return the RoPE scaling, or None."""
+    given = {
+        name.removeprefix("rope.scaling."): value
+        for name, value in own.items()
+        if name.startswith("rope.scaling.") and value is not None
+    }
+    for name in given.keys() - _SCALING.keys() - {"type", "finetuned"}:
+        if not (name.endswith("attn_factor") and given[name] == 1):
+            expected = "a field known here"
+            raise ConfigError(mismatch(f"rope.scaling.{name}", repr(given[name]), expected))
     if "rope_freqs.weight" in file.tensors:
         return {"rope_type": "factors", "factors": file.tensors["rope_freqs.weight"]().tolist()}
-    kind = own.get("rope.scaling.type", "none")
+    kind = given.get("type", "none")
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
         raise ConfigError(mismatch("rope.scaling.type", repr(kind), "'none', 'linear' or 'yarn'"))
-    scaling = {"rope_type": kind, "factor": own.get("rope.scaling.factor")}
-    if kind == "yarn":
-        scaling["original_max_position_embeddings"] = own.get(
-            "rope.scaling.original_context_length"
-        )
-    return scaling
+    names = _SCALING if kind == "yarn" else ("factor",)
+    return {"rope_type": kind, **{_SCALING[name]: given.get(name) for name in names}}
 
 
 def tensors_of(file: GgufFile, config: dict[str, Any]) -> dict[str, Callable[[], Array]]:

@@ -20,7 +20,7 @@ __all__ = ["PREFIX", "UNUSED", "Gpt2Config", "build"]
 
 PREFIX = "transformer."
 
-UNUSED = ("h.*.attn.bias", "h.*.attn.masked_bias", "score.*", "lm_head.weight")
+UNUSED = ("h.*.attn.bias", "h.*.attn.masked_bias", "score.*")
 """Causal masks that old checkpoints hold, and parts beside the language model."""
 
 _GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}

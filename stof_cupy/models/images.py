@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,18 @@ class ImageConfig:
         Raises
         ------
         ConfigError
-            If it is damaged.
+            If it is damaged, or wants pixels on another scale.
         """
         if path is None or not path.is_file():
             return cls()
         given = read_object(path, ConfigError)
+        factor = given.get("rescale_factor", 1 / 255)
+        whole = type(factor) in (int, float) and abs(factor * 255 - 1) < 1e-3
+        if not whole or given.get("do_rescale", True) is not True:
+            got = f"do_rescale {given.get('do_rescale', True)!r}, rescale_factor {factor!r}"
+            raise ConfigError(mismatch(str(path), got, "pixels from 0 to 1"))
+        if given.get("do_normalize", True) is False:
+            return cls((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
         return cls(_three(given, "image_mean", _MEAN), _three(given, "image_std", _STD))
 
 
@@ -141,8 +149,10 @@ def pixels_of(images: Iterable[Any], vision: Vision, config: ImageConfig, size: 
     ArgumentError, DTypeError, ShapeError
         If `size` or an image is something else.
     """
-    if type(size) is not int or size < 1 or size % vision.patch:
-        raise ArgumentError(mismatch("size", size, f"a multiple of {vision.patch}"))
+    whole = isinstance(size, Integral) and not isinstance(size, bool)
+    if not whole or size < 1 or size % vision.patch:
+        raise ArgumentError(mismatch("size", repr(size), f"a multiple of {vision.patch}"))
+    size = int(size)
     mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
     # One after another: what is read from files when it is asked for need not lie here as a whole.
     squares = (_square(_image(i, image), size) for i, image in enumerate(images))

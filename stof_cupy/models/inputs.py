@@ -26,6 +26,7 @@ from stof_cupy.models.target import Target
 from stof_cupy.runtime.ready import is_capturing
 
 __all__ = [
+    "both",
     "host_arrays",
     "image_inputs",
     "lower_mask",
@@ -154,7 +155,7 @@ def masks_of(
         base = replaced[layer] if layer in replaced else own[id(kind)]
         # Equal masks stay one object, which is lowered and uploaded once.
         if id(base) not in made:
-            made[id(base)] = _both(base, lowered)
+            made[id(base)] = both(base, lowered)
         masks[f"mask.{layer}"] = made[id(base)]
     return masks
 
@@ -184,10 +185,15 @@ def _family_mask(mask: LayerMask, seq: int) -> BsrMask | None:
     return None if mask.spec is None else _spec(mask.spec, seq)
 
 
-def _both(base: Any, mask: Any) -> Any:
+def both(base: Any, mask: Any) -> Any:
     """Return what both masks keep, None being all; of the same masks the same object.
 
     A run is recorded for the very masks that it was given, and each is uploaded once.
+
+    Raises
+    ------
+    MaskError
+        If one of two was built on the GPU.
     """
     if base is None or mask is None:
         return mask if base is None else base

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from stof_cupy.graph import Graph, Node
     from stof_cupy.models.weights import Weights
 
-__all__ = ["DECODER_DIMS", "DecoderInputs", "Layers"]
+__all__ = ["DECODER_DIMS", "DecoderInputs", "Layers", "tied_matrix"]
 
 DECODER_DIMS = ("batch", "seq", "keys", "picked")
 """Symbolic dims of a decoder: `keys` is `seq` without a cache, `picked` the logits asked for.
@@ -50,12 +51,29 @@ class Layers:
         return self.graph.rms_norm(x, self.graph.constant(name, weight), eps=eps)
 
     def head(self, hidden: Node, table: Node, vocab: int, *, tied: bool) -> Node:
-        """Return the logits of the rows asked for: a product with a matrix or with the `table`."""
+        """Return the logits of the rows asked for: a product with a matrix or with the `table`.
+
+        `tied` to the table it is that, unless the checkpoint holds another matrix.
+        """
         rows = self.graph.input("rows", ("batch", "picked"), "int")
         picked = self.graph.take_rows(hidden, rows)
+        name = "lm_head.weight"
         if not tied:
-            table = self.constant("lm_head.weight", vocab, int(hidden.shape[2]))
-        return self.graph.gemm(picked, table)
+            return self.graph.gemm(picked, self.constant(name, vocab, int(hidden.shape[2])))
+        return self.graph.gemm(picked, tied_matrix(self.graph, self.weights, name, table))
+
+
+def tied_matrix(graph: Graph, weights: Weights, name: str, table: Node) -> Node:
+    """Return the matrix of a head that is tied to a `table`: the table, where both are equal.
+
+    A checkpoint may hold another matrix all the same, whatever its config says; that is what the
+    model was trained with, and what transformers takes.
+    """
+    shared: NDArray[Any] = graph.constants[table.name]
+    if not weights.has(name):
+        return table
+    own = weights.take(name, shared.shape)
+    return table if np.array_equal(own, shared) else graph.constant(name, own)
 
 
 @dataclass(frozen=True)

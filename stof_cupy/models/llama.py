@@ -19,7 +19,7 @@ __all__ = ["PREFIX", "UNUSED", "LlamaConfig", "build"]
 
 PREFIX = "model."
 
-UNUSED = ("layers.*.self_attn.rotary_emb.inv_freq", "score.*", "lm_head.weight")
+UNUSED = ("layers.*.self_attn.rotary_emb.inv_freq", "score.*")
 """Frequencies that old checkpoints hold, and parts beside the language model."""
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}

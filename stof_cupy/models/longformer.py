@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stof_cupy.errors import ConfigError, mismatch
 from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.bert import BertConfig, BertLayers
+from stof_cupy.models.inputs import both
 from stof_cupy.models.pooling import pooler_of
 from stof_cupy.models.sparse import Request, global_rows, local_mask, per_sequence, positions_of
 
@@ -50,9 +51,9 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     layers = BertLayers(g, weights, c)
     x = layers.embeddings(first=first)
     lengths = g.input("lengths", ("batch",), "lengths")
-    everyone = g.input("global_mask", ("seq", "seq"), "mask")
     for i in range(c.num_hidden_layers):
         mask = g.input(f"mask.{i}", ("seq", "seq"), "mask")
+        everyone = g.input(f"global_mask.{i}", ("seq", "seq"), "mask")
         x = _layer(g, layers, f"encoder.layer.{i}", x, (mask, everyone), lengths)
     g.output("hidden", x)
     return Model(
@@ -100,20 +101,27 @@ def _layer(
 
 
 def _feeds(model: Model, request: Request) -> dict[str, Any]:
-    """Return the masks of all layers."""
-    seq, positions = request.seq, positions_of(request)
-    taken = request.mask
-    everyone: Any = per_sequence([global_rows(seq, each) for each in positions])
-    feeds = {"global_mask": everyone if taken is None else everyone & taken}
-    made: dict[Any, Any] = {}
+    """Return the masks of all layers, of either attention."""
+    positions = positions_of(request)
+    everyone: Any = per_sequence([global_rows(request.seq, each) for each in positions])
+    made: dict[Any, tuple[Any, Any]] = {}
+    feeds = {}
     for i, own in enumerate(model.layer_masks):
-        window = own.window or 0
-        if i in request.layer_masks:
-            mask = request.layer_masks[i]
-            feeds[f"mask.{i}"] = mask if taken is None or mask is None else mask & taken
-            continue
-        if window not in made:
-            local: Any = per_sequence([local_mask(seq, window, each) for each in positions])
-            made[window] = local if taken is None else local & taken
-        feeds[f"mask.{i}"] = made[window]
+        replaced = i in request.layer_masks
+        key = id(request.layer_masks[i]) if replaced else (own.window,)
+        if key not in made:  # equal masks stay one object, which is uploaded once
+            if replaced:
+                parts = _parted(request.layer_masks[i], everyone, any(positions))
+            else:
+                near = [local_mask(request.seq, own.window or 0, each) for each in positions]
+                parts = per_sequence(near), everyone
+            made[key] = both(parts[0], request.mask), both(parts[1], request.mask)
+        feeds[f"mask.{i}"], feeds[f"global_mask.{i}"] = made[key]
     return feeds
+
+
+def _parted(mask: Any, everyone: Any, is_global: bool) -> tuple[Any, Any]:
+    """Return a caller's mask in two: the rows of all but the global tokens, and of these."""
+    if not is_global:
+        return mask, everyone
+    return both(~everyone, mask), both(everyone, mask)

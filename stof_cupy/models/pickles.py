@@ -57,8 +57,13 @@ class _Named:
     name: str
 
 
+_MOST_AXES, _MOST = 32, 1 << 62
+"""Of a tensor, and its sizes: their product takes no time, whatever a pickle says."""
+
+
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)
+    few = isinstance(value, tuple) and len(value) <= _MOST_AXES
+    return few and all(type(n) is int and 0 <= n <= _MOST for n in value)
 
 
 def _tensor(*args: Any) -> TensorRef:
@@ -93,6 +98,10 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 _KNOWN = {*_CALLS, *(f"torch {name}" for name in _STORAGES)}
 
 _MARK = object()
+
+
+_MOST_STEPS = 1 << 21
+"""Instructions of a pickle, far above what checkpoints have: some fifty a tensor."""
 
 
 class _RefusedError(Exception):
@@ -271,7 +280,9 @@ def read_pickle(stream: ByteStream, name: str) -> Any:
     """
     machine = _Machine()
     try:
-        for opcode, arg, _ in pickletools.genops(cast(Any, stream)):
+        for count, (opcode, arg, _) in enumerate(pickletools.genops(cast(Any, stream))):
+            if count >= _MOST_STEPS:
+                raise ValueError(f"more than {_MOST_STEPS} instructions")
             if opcode.name == "STOP":
                 if len(machine.stack) == 1:
                     return machine.stack[0]

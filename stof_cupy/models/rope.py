@@ -60,8 +60,9 @@ def rope_of(scaling: Mapping[str, Any], head_dim: int, positions: int, base: flo
     """
     fields = Fields(scaling, "RoPE scaling", "rope_scaling")
     base = fields.number("rope_theta", base)
-    older = fields.raw("type", "default")
-    kind = fields.choice("rope_type", _KINDS, older if isinstance(older, str) else None)
+    newer, older = fields.raw("rope_type"), fields.raw("type")
+    name = "type" if newer is None and older is not None else "rope_type"
+    kind = fields.choice(name, _KINDS, "default")
     if head_dim % 2:
         raise fields.error("head_dim", "an even head dim")
     # In float32, as the models were trained.
@@ -86,7 +87,9 @@ def _linear(fields: Fields, plain: Floats, positions: int, base: float) -> tuple
 
 def _factors(fields: Fields, plain: Floats, positions: int, base: float) -> tuple[Floats, float]:
     """Divide each by its own factor, as GGUF files hold the result of a scaling."""
-    factors = np.asarray(fields.raw("factors", []), np.float64)
+    given = fields.raw("factors", [])
+    numbers = isinstance(given, list) and all(type(each) in (int, float) for each in given)
+    factors = np.array(given if numbers else [], np.float64)
     if factors.shape != plain.shape or not (factors > 0).all():
         raise fields.error("factors", f"{len(plain)} positive numbers")
     return plain / factors, 1.0
@@ -115,9 +118,13 @@ def _yarn(fields: Fields, plain: Floats, positions: int, base: float) -> tuple[F
     def pair_that_turns(times: float) -> float:
         return dims * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = pair_that_turns(fast), pair_that_turns(slow)
+    try:
+        low, high = pair_that_turns(fast), pair_that_turns(slow)
+        rounded = math.floor(low), math.ceil(high)
+    except (ValueError, ArithmeticError):  # of a base of 1, or numbers near the ends of floats
+        raise fields.error("rope_type", "a scaling whose numbers can be") from None
     if whole:
-        low, high = math.floor(low), math.ceil(high)
+        low, high = rounded
     low, high = max(low, 0), min(high, dims - 1)
     stretched = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0, 1)
     values = plain * (1 - stretched) + plain / factor * stretched

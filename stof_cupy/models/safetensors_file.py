@@ -59,5 +59,10 @@ def _view(name: str, facts: dict[str, Any], data: Array) -> Array:
         # NumPy knows the type's name only once ml_dtypes has registered it.
         import ml_dtypes  # noqa: F401
     start, end = facts["data_offsets"]
-    tensor: Array = data[start:end].view(np.dtype(_DTYPES[kind])).reshape(facts["shape"])
+    elements: Array = data[start:end].view(np.dtype(_DTYPES[kind]))
+    try:
+        tensor: Array = elements.reshape(facts["shape"])
+    except ValueError as bad:  # too many axes, or of no elements too large ones
+        expected = "a shape that NumPy has"
+        raise WeightError(mismatch(f"weight {name!r}", facts["shape"], expected)) from bad
     return tensor

@@ -64,7 +64,8 @@ class Sampler:
         return np.array([self._draw(row.astype(np.float64)) for row in host], np.int64)
 
     def _draw(self, logits: NDArray[np.float64]) -> int:
-        weights = np.exp((logits - logits.max()) / self.temperature)
+        with np.errstate(over="ignore"):  # of hardly any temperature: -inf is what is meant
+            weights = np.exp((logits - logits.max()) / self.temperature)
         weights /= weights.sum()
         order = np.argsort(-weights, kind="stable")
         total = np.cumsum(weights[order])

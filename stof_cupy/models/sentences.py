@@ -14,7 +14,7 @@ __all__ = ["SentenceConfig"]
 _MODULES = "modules.json"
 _KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 _INPUT = "sentence_bert_config.json"
-_POOLING = "1_Pooling/config.json"
+_POOLING = "1_Pooling"
 _MODE = "pooling_mode_"
 _POOLINGS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
 """What files of different ages call the two ways known here."""
@@ -47,23 +47,30 @@ class SentenceConfig:
         ConfigError
             If they ask for what is not done here, or are damaged.
         """
-        _check_modules(root / _MODULES)
+        folder = _pooling_folder(root / _MODULES)
         path = root / _INPUT
         given = read_object(path, ConfigError) if path.is_file() else {}
         return cls(
-            _pooling(root / _POOLING),
+            _pooling(root / folder / "config.json"),
             _max_length(given, path),
             bool(given.get("do_lower_case", False)),
         )
 
 
-def _check_modules(path: Path) -> None:
+def _pooling_folder(path: Path) -> str:
+    """Check the modules that the file lists; return where that of pooling is described."""
+    folder = _POOLING
     modules = read_json(path, ConfigError) if path.is_file() else []
     for module in modules if isinstance(modules, list) else [modules]:
         kind = module.get("type") if isinstance(module, dict) else module
         if str(kind).rpartition(".")[2] not in _KNOWN_MODULES:
             known = ", ".join(_KNOWN_MODULES)
             raise ConfigError(mismatch(str(path), f"the module {kind!r}", f"only {known}"))
+        if str(kind).endswith("Pooling") and isinstance(module, dict) and "path" in module:
+            folder = module["path"]
+            if not isinstance(folder, str) or folder == ".." or Path(folder).name != folder:
+                raise ConfigError(mismatch(str(path), repr(folder), "a folder beside it"))
+    return folder
 
 
 def _pooling(path: Path) -> str:

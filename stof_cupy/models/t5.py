@@ -27,7 +27,6 @@ PREFIX = ""
 UNUSED = (
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
-    "lm_head.weight",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
 )
 """Copies of the shared table, and a table that old checkpoints hold and nobody reads."""
@@ -43,6 +42,9 @@ _FORWARD: dict[str, tuple[bool, str]] = {
     "gated-relu": (True, "relu"),
 }
 """``feed_forward_proj`` -> whether it is gated, and by what."""
+
+_ALONE = ["T5EncoderModel"]
+"""``architectures`` of an encoder that was saved without its decoder."""
 
 _NO_LIMIT = 1 << 20
 """Tokens of a text: positions are relative, so this only has to be some number."""
@@ -65,17 +67,19 @@ class T5Config:
     gated: bool
     activation: str
     tied: bool
+    scaled: bool
     start: int
+    alone: bool
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> T5Config:
         """Check `config` field by field; raise ConfigError at the first that is wrong."""
         f = Fields(config, "T5")
         f.fixed("model_type", "t5")
-        f.fixed("is_encoder_decoder", True)
         f.fixed("is_decoder", False)
         layers = f.size("num_layers")
         gated, activation = f.choice("feed_forward_proj", _FORWARD, "relu")
+        tied = f.flag("tie_word_embeddings", True)
         result = cls(
             hidden=f.size("d_model"),
             heads=f.size("num_heads"),
@@ -89,16 +93,19 @@ class T5Config:
             eps=f.number("layer_norm_epsilon", 1e-6),
             gated=gated,
             activation=activation,
-            tied=f.flag("tie_word_embeddings", True),
+            tied=tied,
+            scaled=f.flag("scale_decoder_outputs", tied),
             start=f.size("decoder_start_token_id", f.raw("pad_token_id", 0), least=0),
+            # Saved before transformers 5, encoders alone still say that they have a decoder.
+            alone=not f.flag("is_encoder_decoder", True) or f.raw("architectures") == _ALONE,
         )
         f.finish("dropout_rate", "initializer_factor", "n_positions", "dense_act_fn",
-                 "is_gated_act", "scale_decoder_outputs")  # fmt: skip
+                 "is_gated_act")  # fmt: skip
         return result
 
 
 def build(config: Mapping[str, Any], weights: Weights) -> Model:
-    """Build the graphs of a T5 model.
+    """Build the graphs of a T5 model, or of its encoder where that was saved alone.
 
     Raises
     ------
@@ -118,6 +125,8 @@ def build(config: Mapping[str, Any], weights: Weights) -> Model:
     }
     encoder = Graph("t5 encoder", ("batch", "seq"))
     _encode(_Parts(Layers(encoder, weights), c), table)
+    if c.alone:
+        return Model(encoder, **limits, layer_masks=(LayerMask(),) * c.layers)
     bridge = Graph("t5 bridge", ("batch", "source"))
     _bridge(_Parts(Layers(bridge, weights), c))
     decoder = Graph("t5 decoder", (*DECODER_DIMS, "source"))
@@ -186,7 +195,7 @@ def _decode(parts: _Parts, table: np.ndarray[Any, Any]) -> None:
         x = parts.forward(f"{name}.2", x)
     x = parts.norm("decoder.final_layer_norm", x)
     g.output("hidden", x)
-    if c.tied:
+    if c.scaled:  # where that is not said, as T5 was before 1.1: where it is tied
         x = g.mul(x, g.constant("head_scale", np.full(c.hidden, c.hidden**-0.5, np.float32)))
     g.output("logits", parts.layers.head(x, shared, c.vocab, tied=c.tied))
 

@@ -65,6 +65,9 @@ def _view(name: str, tensor: TensorRef, storages: Mapping[str, Array]) -> Array:
     steps = zip(tensor.shape, tensor.strides, strict=True)
     last = tensor.offset + sum((n - 1) * step for n, step in steps)
     if 0 in tensor.shape:
+        # NumPy counts the other axes all the same.
+        if math.prod(n or 1 for n in tensor.shape) * dtype.itemsize >= 1 << 62:
+            raise WeightError(mismatch(f"weight {name!r}", tensor.shape, "a shape that can be"))
         return np.zeros(tensor.shape, dtype)
     # A stride of 0 would make a large tensor of a small file.
     last = max(last, math.prod(tensor.shape) - 1)
@@ -72,7 +75,9 @@ def _view(name: str, tensor: TensorRef, storages: Mapping[str, Array]) -> Array:
         expected = f"within a storage of {tensor.storage.count}"
         raise WeightError(mismatch(f"weight {name!r}", f"elements up to {last}", expected))
     elements = raw[:size].view(dtype)[tensor.offset :]
-    strides = tuple(step * dtype.itemsize for step in tensor.strides)
+    # Of a single element the step says nothing, and may be anything.
+    steps = zip(tensor.shape, tensor.strides, strict=True)
+    strides = tuple(step * dtype.itemsize if n > 1 else 0 for n, step in steps)
     return np.lib.stride_tricks.as_strided(elements, tensor.shape, strides, writeable=False)
 
 

@@ -15,6 +15,9 @@ from stof_cupy.models.warning import warn
 
 __all__ = ["DrawnWeights", "Weights"]
 
+_COMPARED = 10_000
+"""Names that are looked through for one that is near: in far more that takes long."""
+
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """How TensorFlow-era checkpoints spell two endings."""
 
@@ -63,7 +66,8 @@ class Weights:
             If it is missing, of another shape, or not floating point.
         """
         if name not in self._names:
-            near = difflib.get_close_matches(name, self._untaken, n=1)
+            few = self._untaken if len(self._untaken) <= _COMPARED else ()
+            near = difflib.get_close_matches(name, few, n=1)
             hint = f"nearest name in it: {near[0]!r}" if near else ""
             raise WeightError(mismatch("weights", "a checkpoint without it", repr(name), hint))
         first = name in self._untaken

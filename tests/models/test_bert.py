@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from stof_cupy import models
+from stof_cupy import TransformerEngine, models
 from stof_cupy.errors import ConfigError, StofWarning, UnsupportedError, WeightError
 from stof_cupy.graph import Executor
 
@@ -185,6 +185,27 @@ def test_heads_of_common_tasks_are_left(tensors):
     plain = models.build(CONFIG, tensors).graph.digest()
     more = {f"bert.{n}": a for n, a in tensors.items()} | {h: np.zeros(2) for h in heads}
     assert models.build(CONFIG, more).graph.digest() == plain
+
+
+def test_the_head_of_masked_tokens_may_have_a_matrix_and_a_bias_of_its_own(tensors):
+    rng = np.random.default_rng(3)
+    width, vocab = CONFIG["hidden_size"], CONFIG["vocab_size"]
+    at = "cls.predictions"
+    for part, shape in (("dense", (width, width)), ("LayerNorm", (width,))):
+        tensors[f"{at}.transform.{part}.weight"] = rng.standard_normal(shape, np.float32)
+        tensors[f"{at}.transform.{part}.bias"] = rng.standard_normal(width, np.float32)
+    table = tensors["embeddings.word_embeddings.weight"]
+    bias = tensors[f"{at}.bias"] = rng.standard_normal(vocab, np.float32)
+
+    def logits(**more: np.ndarray) -> np.ndarray:
+        named = {f"{at}.decoder.{part}": array for part, array in more.items()}
+        engine = TransformerEngine(tensors | named, config=CONFIG, backend="numpy")
+        return engine.run(np.array([[1, 2, 3]]), output="logits")
+
+    tied = logits()
+    np.testing.assert_array_equal(logits(weight=table.copy(), bias=bias.copy()), tied)
+    own = logits(weight=table[::-1].copy(), bias=bias[::-1].copy())
+    np.testing.assert_allclose(own[..., ::-1], tied, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "hidden_act", "layer_norm_eps", "model_type"])

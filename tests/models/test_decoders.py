@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stof_cupy.testing import assert_close
 from tests.goldens.cases import BATCH, DECODERS, GEMMA3, GPT2, LLAMA, NEW, SEED, SEQ
 from tests.models.rounded import Rounded, check_on_the_gpu
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
@@ -137,6 +139,9 @@ def test_sampling_is_seeded_and_follows_the_temperature():
     assert draw(temperature=1.0, seed=1) == draw(temperature=1.0, seed=1)
     assert draw(temperature=1.0, seed=1) != draw(temperature=1.0, seed=2)
     assert draw(temperature=1e-6) == draw() == draw(temperature=5.0, top_p=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert draw(temperature=1e-320) == draw()
 
 
 @pytest.mark.parametrize(
@@ -226,9 +231,14 @@ def test_an_encoder_does_not_generate():
         ({**LLAMA, "head_dim": 15}, "even head dim"),
         ({**LLAMA, "rms_norm_eps": 0}, "rms_norm_eps"),
         ({**LLAMA, "rope_scaling": {"rope_type": "dynamic"}}, "'dynamic'"),
+        ({**LLAMA, "rope_scaling": {"type": "dynamic"}}, "'type'.*'dynamic'"),
+        ({**LLAMA, "rope_scaling": {"type": 3}}, "'type'.*got 3"),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear"}}, "'factor'.*nothing"),
         ({**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2, "odd": 1}}, "'odd'"),
         ({**LLAMA, "rope_scaling": {"rope_type": "factors", "factors": [1]}}, "8 positive"),
+        ({**LLAMA, "rope_scaling": {"rope_type": "factors", "factors": "x"}}, "8 positive"),
+        ({**LLAMA, "rope_theta": 1.0, "rope_scaling": YARN}, "numbers can be"),
+        ({**LLAMA, "rope_scaling": {**YARN, "beta_slow": 1e308}}, "numbers can be"),
         ({**LLAMA, "rope_scaling": 3}, "rope_scaling: got 3, expected a mapping"),
         ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types"),
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
@@ -248,6 +258,25 @@ def test_weights_are_accounted_for():
         models.build(LLAMA, {**weights, "layers.0.extra": np.zeros(1)})
     prefixed = {n if n.startswith("lm") else f"model.{n}": w for n, w in weights.items()}
     models.build(LLAMA, {**prefixed, "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8)})
+
+
+@pytest.mark.parametrize("config", [GPT2, GEMMA3, {**LLAMA, "tie_word_embeddings": True}])
+def test_a_head_of_its_own_is_taken_whatever_the_config_says_of_ties(config):
+    """As transformers 5 does; a copy of the table is the table."""
+    weights = models.random_weights(config, SEED)
+    table = next(w for n, w in weights.items() if n in ("wte.weight", "embed_tokens.weight"))
+    ids = tokens(config)[:1]
+
+    def logits(**more: np.ndarray) -> np.ndarray:
+        engine = TransformerEngine({**weights, **more}, config=config, backend="numpy")
+        return engine.run(ids, output="logits")
+
+    tied = logits()
+    np.testing.assert_array_equal(logits(**{"lm_head.weight": table.copy()}), tied)
+    other = logits(**{"lm_head.weight": table[::-1].copy()})
+    np.testing.assert_allclose(other[..., ::-1], tied, rtol=1e-4, atol=1e-4)
+    with pytest.raises(WeightError, match=r"lm_head\.weight"):
+        logits(**{"lm_head.weight": table[1:]})
 
 
 def test_weights_are_cast_as_they_are_read():

@@ -19,7 +19,8 @@ from stof_cupy.errors import (
     WeightError,
 )
 from stof_cupy.models.checkpoint import read_checkpoint
-from stof_cupy.models.gguf_file import open_gguf
+from stof_cupy.models.gguf_file import GgufFile, open_gguf
+from stof_cupy.models.gguf_names import config_of, tensors_of
 
 gguf = pytest.importorskip("gguf")
 
@@ -135,6 +136,7 @@ def test_gemma_norms_lose_the_one_that_gguf_adds(tmp_path):
         ("mamba", {}, {}, UnsupportedError, "'mamba'"),
         ("llama", {"llama.expert_count": 8}, {}, ConfigError, "expert_count"),
         ("llama", {"llama.rope.scaling.type": "odd"}, {}, ConfigError, "'odd'"),
+        ("llama", {"llama.rope.scaling.attn_factor": 2.0}, {}, ConfigError, "attn_factor: got 2.0"),
         ("llama", {"llama.rope.dimension_count": 4}, {}, ConfigError, "dimension_count: got 4"),
         ("llama", {}, {"blk.0.attn_sinks": (HIDDEN,)}, WeightError, "attn_sinks"),
     ],
@@ -150,9 +152,44 @@ def test_rope_scaling(tmp_path):
     write(tmp_path / "m.gguf", fields=fields)
     scaling = read_checkpoint(tmp_path / "m.gguf").config["rope_scaling"]
     assert scaling == {"rope_type": "linear", "factor": 4.0}
+    more = {"type": "yarn", "original_context_length": 16, "finetuned": 1, "attn_factor": 1.0}
+    more |= {"yarn_beta_fast": 8.0}
+    fields |= {f"llama.rope.scaling.{name}": value for name, value in more.items()}
+    write(tmp_path / "y.gguf", fields=fields)
+    scaling = read_checkpoint(tmp_path / "y.gguf").config["rope_scaling"]
+    said = {name: value for name, value in scaling.items() if value is not None}
+    assert said == {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 8.0,
+    }
     stored = write(tmp_path / "f.gguf", extra={"rope_freqs": (DIM // 2,)})
     scaling = read_checkpoint(tmp_path / "f.gguf").config["rope_scaling"]
     assert scaling == {"rope_type": "factors", "factors": stored["rope_freqs.weight"].tolist()}
+
+
+@pytest.mark.parametrize(("layers", "scalar"), [(62, 168.0), (48, None)])
+def test_gemma3_27b_scales_scores_by_the_width_of_the_model(layers, scalar):
+    """As llama.cpp does, by the number of layers: 5376 / 32, its heads being 128 wide."""
+    own = {"embedding_length": 5376, "block_count": layers, "attention.head_count": 32}
+    own |= {"attention.key_length": 128}
+    fields = {f"gemma3.{name}": value for name, value in own.items()}
+    config = config_of(GgufFile({"general.architecture": "gemma3", **fields}, {}))
+    assert config.get("query_pre_attn_scalar") == scalar
+
+
+def test_biases_are_there_where_the_file_has_them(tmp_path):
+    parts = {"attn_q": HEADS * DIM, "attn_k": KV * DIM, "attn_v": KV * DIM, "attn_output": HIDDEN}
+    parts |= {"ffn_gate": FFN, "ffn_up": FFN, "ffn_down": HIDDEN}
+    own = {"embedding_length": HIDDEN, "attention.head_count": HEADS}
+    fields = {f"llama.{name}": value for name, value in own.items()}
+    tensors = {f"blk.0.{name}.bias": lambda n=n: np.arange(float(n)) for name, n in parts.items()}
+    file = GgufFile({"general.architecture": "llama", **fields}, tensors)
+    config = config_of(file)
+    assert config["attention_bias"] and config["mlp_bias"]
+    got = tensors_of(file, {**config, "num_key_value_heads": KV})
+    assert got["model.layers.0.self_attn.k_proj.bias"]()[:DIM].tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def head(*parts: bytes, tensors: int = 0, fields: int = 0, version: int = 3) -> bytes:

@@ -103,7 +103,8 @@ def test_features_do_not_depend_on_the_batch():
     ]
     vectors = engine.features(images, size=28)
     for batch_size in (1, 2):
-        close(engine.features(images, size=28, batch_size=batch_size), vectors, 1e-5)
+        again = engine.features(images, size=np.int64(28), batch_size=batch_size)
+        close(again, vectors, 1e-5)
     assert engine.features(images[:1]).shape == (1, 48)
 
 
@@ -151,7 +152,11 @@ def test_preprocessor_config(tmp_path):
     assert ImageConfig.read(path) == ImageConfig() == ImageConfig.read(None)
     path.write_text(json.dumps({"image_mean": [0.5, 0.5, 0.5], "image_std": [1, 2, 3]}))
     assert ImageConfig.read(path) == ImageConfig((0.5, 0.5, 0.5), (1.0, 2.0, 3.0))
-    for wrong in ({"image_mean": [1, 2]}, {"image_std": [1, 0, 1]}, {"image_std": "x"}, []):
+    path.write_text(json.dumps({"do_normalize": False, "rescale_factor": 0.00392156862745098}))
+    assert ImageConfig.read(path) == ImageConfig((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    scales = ({"do_rescale": False}, {"rescale_factor": 1 / 127.5}, {"rescale_factor": "x"})
+    shapes = ({"image_mean": [1, 2]}, {"image_std": [1, 0, 1]}, {"image_std": "x"}, [])
+    for wrong in (*scales, *shapes):
         path.write_text(json.dumps(wrong))
         with pytest.raises(ConfigError):
             ImageConfig.read(path)
@@ -171,6 +176,7 @@ IMAGE = np.zeros((30, 30, 3), np.uint8)
         (lambda e: e.features([IMAGE / 255]), DTypeError, r"images\[0\]: got an array of float64"),
         (lambda e: e.features([IMAGE, IMAGE[..., 0]]), ShapeError, r"images\[1\]"),
         (lambda e: e.features([IMAGE], size=30), ArgumentError, "size: got 30"),
+        (lambda e: e.features([IMAGE], size=True), ArgumentError, "size: got True"),
         (lambda e: e.features([IMAGE], batch_size=0), ArgumentError, "batch_size"),
         (lambda e: e.generate([[1]]), UnsupportedError, "kind .image encoder"),
     ],

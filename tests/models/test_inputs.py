@@ -237,8 +237,8 @@ def test_threads_are_given_one_object() -> None:
     def work() -> None:
         ready.wait()
         for _ in range(50):
-            found.append(inputs._both(base, mask))
-            inputs._both(base, masks.sliding_window(70, window=8).tobsr())
+            found.append(inputs.both(base, mask))
+            inputs.both(base, masks.sliding_window(70, window=8).tobsr())
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:

@@ -41,6 +41,15 @@ def test_said(tmp_path, given, pooling):
     assert SentenceConfig.read(tmp_path) == SentenceConfig(pooling, 256, True)
 
 
+def test_pooling_is_described_where_the_modules_say(tmp_path):
+    listed = modules("Transformer", "Pooling")
+    listed[1]["path"] = "2_Pooling"
+    write(tmp_path, "modules.json", listed)
+    write(tmp_path, "1_Pooling/config.json", {"pooling_mode": "mean"})
+    write(tmp_path, "2_Pooling/config.json", {"pooling_mode": "cls"})
+    assert SentenceConfig.read(tmp_path).pooling == "cls"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
@@ -57,6 +66,8 @@ def test_said(tmp_path, given, pooling):
         ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length.*0"),
         ("modules.json", modules("Transformer", "Pooling", "Dense"), "Dense"),
         ("modules.json", 3, "3"),
+        ("modules.json", [{"type": "Pooling", "path": "../other"}], r"'\.\./other'"),
+        ("modules.json", [{"type": "Pooling", "path": 2}], "got 2"),
     ],
 )
 def test_not_done_here(tmp_path, name, value, match):

@@ -53,6 +53,34 @@ def test_global_tokens_in_every_form():
     close(mixed[1], engine.run(ids, global_tokens=[150])[1], 1e-6)
 
 
+@pytest.mark.parametrize("flags", [False, True])
+def test_a_layers_mask_is_that_of_global_tokens_too(flags):
+    """Their rows of it are attended by their own projections, and by no others."""
+    engine, ids = engine_of(LONGFORMER), tokens(LONGFORMER, 200)
+    given: Any = [0, 150]
+    if flags:
+        given = np.zeros((2, 200), bool)
+        given[0, [0, 150]] = given[1, 7] = True
+    each = [[0, 150], [7]] if flags else [[0, 150]] * 2
+    own = {}
+    for layer, kind in enumerate(engine._model.layer_masks):
+        near = masks.sliding_window(200, window=kind.window)
+        dense = [(near | masks.global_tokens(200, np.array(at))).toarray() for at in each]
+        own[layer] = np.stack(dense)[:, None]
+    close(
+        engine.run(ids, global_tokens=given, layer_masks=own),
+        engine.run(ids, global_tokens=given),
+        1e-6,
+    )
+    none = engine.run(ids, global_tokens=given, layer_masks={0: None, 1: None})
+    close(engine.run(ids, global_tokens=given, layer_masks={0: "full", 1: "full"}), none, 1e-6)
+    far = ids.copy()
+    far[:, 100] = 5
+    near_only = {0: "sliding:w=2", 1: "sliding:w=2"}
+    first, second = (engine.run(x, global_tokens=1, layer_masks=near_only) for x in (ids, far))
+    assert np.array_equal(first[:, :90], second[:, :90]) and not np.array_equal(first, second)
+
+
 def test_masks_take_away_and_replace():
     engine, ids = engine_of(LONGFORMER), tokens(LONGFORMER, 200)
     near = engine.run(ids, mask="sliding:w=3")

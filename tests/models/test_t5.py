@@ -91,7 +91,7 @@ def test_flan_t5_small(flan, golden):
     [
         ({"feed_forward_proj": "gated-tanh"}, "feed_forward_proj"),
         ({"d_kv": 0}, "d_kv"),
-        ({"is_encoder_decoder": False}, "is_encoder_decoder"),
+        ({"is_encoder_decoder": 3}, "is_encoder_decoder"),
         ({"odd": 1}, r"config\['odd'\]"),
     ],
 )
@@ -107,6 +107,47 @@ def test_weights_are_accounted_for():
     name = "decoder.block.1.layer.1.EncDecAttention.v.weight"
     with pytest.raises(WeightError, match=name.replace(".", r"\.")):
         models.build(T5, {n: w for n, w in weights.items() if n != name})
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "factor"),
+    [
+        ({}, False, 48**-0.5),
+        ({"scale_decoder_outputs": False}, False, 1.0),
+        ({"scale_decoder_outputs": False}, True, 1.0),
+        ({"tie_word_embeddings": False}, True, 1.0),
+        ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, True, 48**-0.5),
+    ],
+)
+def test_the_head_and_its_factor(change, own, factor):
+    """As transformers 5 writes T5 1.1: tied, without the factor, and yet with a head of its own."""
+    weights = models.random_weights(T5, SEED)
+    table = weights["shared.weight"]
+    if own:
+        table = weights["lm_head.weight"] = table[::-1].copy()
+    graph = models.build({**T5, **change}, weights).decoder.graph
+    constants = graph.constants
+    assert any(array is table for array in constants.values())
+    assert ("lm_head.weight" in constants) == own
+    got = constants.get("head_scale", np.ones(48, np.float32))
+    np.testing.assert_allclose(got, np.full(48, factor, np.float32))
+
+
+@pytest.mark.parametrize(
+    "said", [{"is_encoder_decoder": False}, {"architectures": ["T5EncoderModel"]}]
+)
+def test_an_encoder_alone(said, golden):
+    whole = models.random_weights(T5, SEED)
+    weights = {name: w for name, w in whole.items() if not name.startswith("decoder.")}
+    engine = TransformerEngine(weights, config={**T5, **said}, backend="numpy")
+    ids = golden["t5/ids"]
+    hidden = engine.run(ids)
+    close(hidden, golden["t5/hidden"])
+    packed = engine.run([ids[0], ids[1, :5]])
+    close(packed[0], hidden[0])
+    close(packed[1], engine.run(ids[1:, :5])[0])
+    with pytest.raises(UnsupportedError, match="generates"):
+        engine.generate([[1]])
 
 
 def test_a_decoder_alone_is_refused():

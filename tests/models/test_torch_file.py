@@ -13,6 +13,7 @@ import pytest
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import CheckpointError, WeightError
+from stof_cupy.models import pickles
 from stof_cupy.models.checkpoint import read_checkpoint
 from stof_cupy.models.pickles import ByteStream, read_pickle
 from stof_cupy.models.torch_file import open_torch
@@ -107,6 +108,15 @@ def test_what_tensors_do_not_need_is_refused(code, match):
         read_pickle(ByteStream(code), "x.bin")
 
 
+def test_a_pickle_of_more_instructions_than_a_checkpoint_has_is_left(monkeypatch):
+    monkeypatch.setattr(pickles, "_MOST_STEPS", 1000)
+    code = b"\x80\x02" * 998 + b"}."
+    assert read_pickle(ByteStream(code), "x.bin") == {}
+    code = b"\x80\x02" + code
+    with pytest.raises(CheckpointError, match="more than 1000 instructions"):
+        read_pickle(ByteStream(code), "x.bin")
+
+
 def rebuilt(offset: int, shape: tuple, strides: tuple, count: int) -> bytes:
     """A dict with one tensor, written instruction by instruction."""
 
@@ -134,7 +144,15 @@ def rebuilt(offset: int, shape: tuple, strides: tuple, count: int) -> bytes:
         ((0, (4,), (-1,), 4), "damaged"),
         ((-1, (4,), (1,), 4), "damaged"),
         ((0, (4,), (1, 1), 4), "damaged"),
+        ((0, (1,) * 65, (1,) * 65, 4), "damaged"),
+        ((0, ((1 << 62) + 1,), (1,), 4), "damaged"),
+        ((0, (0, 1 << 40, 1 << 40), (1, 1, 1), 4), "can be"),
+        (
+            (0, (1 << 60,) * 50_000, (1,) * 50_000, 4),
+            "damaged",
+        ),  # longer ones take minutes
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_views_stay_in_their_storage(tensor, match, tmp_path):
     path = tmp_path / "x.bin"
