@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -135,11 +135,8 @@ def test_threads_share_an_engine(engine, ids):
     def work(w: int) -> None:
         got[w] = engine.run(ids, mask=f"sliding:w={w}")
 
-    threads = [threading.Thread(target=work, args=(w,)) for w in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert all(np.array_equal(got[w], expected[w]) for w in range(4))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -313,11 +313,8 @@ def test_threads_share_an_executor() -> None:
             if not (executor.run(jobs[which])["hidden"] == alone[which]).all():
                 wrong.append(which)
 
-    threads = [threading.Thread(target=work, args=(start,)) for start in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -132,11 +132,8 @@ def test_plans_follow_the_sizes_of_a_run_and_threads_do_not_meet() -> None:
             if not np.array_equal(placed.run({"x": inputs[which]})["y"], expected[which]):
                 wrong.append(which)
 
-    threads = [threading.Thread(target=work, args=(i % 2,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [i % 2 for i in range(4)]))
     assert not wrong
     plans = [placed.plan({"batch": b, "seq": s}) for b, s in ((1, 9), (3, 70))]
     assert plans[0].arena_bytes < plans[1].arena_bytes

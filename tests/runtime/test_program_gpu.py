@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -107,11 +107,8 @@ def test_streams_and_threads(engines) -> None:
                 if not np.allclose(got, expected[which], atol=0.02):
                     wrong.append((number, turn))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
 
 
@@ -233,11 +230,8 @@ def test_lists_of_one_size_in_threads(engines) -> None:
                     if not np.allclose(got.get(), want, atol=0.02):
                         wrong.append((number, turn))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert not wrong
 
 
