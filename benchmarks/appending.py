@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from stof_cupy.errors import ArgumentError, mismatch
+
 WAY = "way"
 STAMP = ("machine_info", "commit_info", "datetime", "version")
 FAILED = "failed: "
@@ -54,10 +56,23 @@ def cells(items: Iterable[pytest.Item]) -> dict[tuple[Any, ...], list[pytest.Ite
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a file has; of one run alone, in the form of several."""
+    """Return what a file has; of one run alone, in the form of several.
+
+    Raises
+    ------
+    ArgumentError
+        If it is of another kind, or broken: nothing is added to such a file.
+    """
     if not path.exists():
         return {"runs": [], "benchmarks": [], "skipped": []}
-    content: dict[str, Any] = json.loads(path.read_text())
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        if not isinstance(content, dict) or "benchmarks" not in content:
+            raise ValueError("no benchmarks")
+    except ValueError as wrong:
+        hint = "move it away, or name another"
+        what = mismatch(f"--results {path}", str(wrong), "what pytest-benchmark wrote", hint)
+        raise ArgumentError(what) from wrong
     if "runs" not in content:
         content["runs"] = [{name: content[name] for name in STAMP if name in content}]
         for each in content["benchmarks"]:

@@ -57,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--results"):
         gpu = cards.gpu()
         path = config.option.results = cards.named(path, gpu)
-        before = appending.read(path)
         try:
+            before = appending.read(path)
             cards.refuse_others(path, appending.gpus(before), gpu)
         except ArgumentError as error:
             raise pytest.UsageError(str(error)) from error

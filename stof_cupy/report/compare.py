@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.report.cells import Cell, joined
+from stof_cupy.report.cells import Cell, of_every_run
 from stof_cupy.report.noise import joint, median_noise, student
 from stof_cupy.report.results import Results, Timing
 from stof_cupy.report.tables import Table, number
@@ -198,7 +198,7 @@ def _ratios(results: Results) -> dict[str, _Pair]:
     """Return ours and the peer's time by what they are of: of the newest run that has both."""
     found: dict[str, _Pair] = {}
     several = len(_machines(results)) > 1
-    for cell in sorted(joined(results.timings), key=lambda cell: cell.run.time):
+    for cell in sorted(of_every_run(results.timings), key=lambda cell: cell.run.time):
         where = f" on {cell.run.machine}" if several else ""
         for ours in (each for each in cell.timings if each.is_ours):
             for peer in (each for each in cell.timings if not each.is_ours):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,6 +128,8 @@ class Timing:
             way, bench = _WAYS[function], file
         key = tuple(sorted((name, _text(value)) for name, value in params.items()))
         quantiles = _quantiles(record["stats"], {} if on_host else info)
+        if not all(0 < each < math.inf for each in quantiles[:3]):
+            raise ValueError(f"times {quantiles[:3]} ms of {record['fullname']}")
         wall_s, host = float(record.get("wall_s", 0.0)), _quantiles(record["stats"], {})[1]
         return cls(run, bench, str(way or "ours"), key, *quantiles, info, wall_s, host)
 
@@ -147,6 +150,7 @@ class Timing:
 
 _OURS = {
     "templates",
+    "apart",
     "stated",
     "measured",
     "rebuild",

@@ -263,6 +263,17 @@ def test_a_file_of_another_card_is_not_added_to(grid: Path) -> None:
     assert len(json.loads(made[0].read_text())["benchmarks"]) == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"benchmarks": [{"fulln', '{"cell": 1}\n{"cell": 2}\n']
+)
+def test_a_file_that_is_broken_is_named_and_left(grid: Path, text: str) -> None:
+    (grid / "grid.json").write_text(text)
+    done = run(grid, "--results=grid.json")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--results grid.json: got" in done.stderr and "INTERNALERROR" not in done.stderr
+    assert (grid / "grid.json").read_text() == text
+
+
 GRID = """
 import pytest
 
