@@ -14,10 +14,12 @@ from typing import Any
 
 import appending
 import attention_cells
+import attention_peers
 import bench_attention_hopper
 import cards
 import documents_peer
 import engine_table
+import gemm_peers
 import numpy as np
 import paper_masks
 import pytest
@@ -93,6 +95,30 @@ def test_documents_are_told_as_sequences() -> None:
     for wrong in (documents // 2, torch.arange(50)):
         with pytest.raises(AssertionError, match="differ"):
             documents_peer.prepared(cell, q, k, v, wrong, dense, function)
+
+
+def test_sdpa_is_told_of_the_mask_by_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(attention_peers, "_sdpa", lambda cell, backend, **how: told.update(how))
+    dense = np.random.default_rng(0).random((40, 56)) < 0.3
+    cell: Any = SimpleNamespace(q=np.zeros(1, np.float16), mask=SimpleNamespace(dense=dense))
+    attention_peers.sdpa_mask(cell)
+    added = told["attn_mask"]
+    assert added.dtype == torch.float16 and added.shape == (1, 1, 40, 56)
+    expected = np.where(dense, 0.0, -np.inf)
+    np.testing.assert_array_equal(added[0, 0].numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["bias_gelu", "fold"])
+def test_cublaslts_epilogue_is_what_eager_computes(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    g = np.random.default_rng(0)
+    sizes = {"a": (16, 32), "b": (24, 32), "bias": 24, "weight": 32, "shift": 32}
+    arrays = {name: g.standard_normal(size, np.float32) for name, size in sizes.items()}
+    cell: Any = SimpleNamespace(kind=kind, residual=None, **arrays)
+    got, want = (gemm_peers.PEERS[name](cell)() for name in ("Lt", "eager"))
+    torch.testing.assert_close(got, want, atol=1e-3, rtol=0)  # on a CPU its GELU is by erf
 
 
 @pytest.mark.parametrize("s", [130, 300])
