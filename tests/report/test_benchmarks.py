@@ -16,9 +16,11 @@ import appending
 import attention_cells
 import attention_peers
 import bench_attention_hopper
+import bench_masks
 import cards
 import documents_peer
 import engine_table
+import flex_masks
 import gemm_peers
 import numpy as np
 import paper_masks
@@ -95,6 +97,18 @@ def test_documents_are_told_as_sequences() -> None:
     for wrong in (documents // 2, torch.arange(50)):
         with pytest.raises(AssertionError, match="differ"):
             documents_peer.prepared(cell, q, k, v, wrong, dense, function)
+
+
+@pytest.mark.parametrize("name", ["paper-causal", "paper-longformer", "artifact-sliding"])
+def test_blocks_of_flex_attention_are_those_that_ours_cover(name: str) -> None:
+    attention = pytest.importorskip("torch.nn.attention.flex_attention")
+    form = paper_masks.FORMS[name]
+    rule = paper_masks.rule(form.kind, form.reach, form.tokens, {})
+    made = attention.create_block_mask(
+        lambda b, h, q, k: rule(q, k), None, None, 512, 512, device="cpu"
+    )
+    ours = bench_masks.blocks(paper_masks.lowered(name, 512), 2)
+    np.testing.assert_array_equal(flex_masks.listed(made), ours)
 
 
 def test_sdpa_is_told_of_the_mask_by_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
