@@ -79,7 +79,7 @@ class Comparison:
     missing : tuple of str
         What the old file has a ratio of and the new one has not.
     lost : tuple of str
-        What is missing because ours was not measured, and the peer was.
+        What is missing because ours failed, or was not measured where the peer was.
     notes : tuple of str
         What makes the files hard to compare.
     """
@@ -221,11 +221,12 @@ def _group_name(name: str) -> str:
 
 
 def _is_lost(pair: _Pair, new: Results) -> bool:
-    """Whether the peer of a ratio was measured, and ours was not."""
+    """Whether ours was not measured where the peer was, or failed, which takes peers with it."""
     ours, peer = pair
     runs = new if ours.run.machine not in _machines(new) else new.on({ours.run.machine})
     there = {each.way for each in runs.of(ours.bench) if each.key == ours.key}
-    return peer.way in there and ours.way not in there
+    failed = {(skip.bench, skip.case) for skip in runs.skips if skip.failed}
+    return ours.way not in there and (peer.way in there or (ours.bench, ours.case) in failed)
 
 
 def _between_runs(peers: Sequence[_Pair]) -> tuple[float, int]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.report.results import Results, Run, Skip, Timing, function_of
+from stof_cupy.report.results import Results, Run, Skip, Timing, case_of, function_of
 
 __all__ = ["STACKS", "read_directory", "read_file"]
 
@@ -110,9 +110,8 @@ def _is_results(file: Path) -> bool:
 
 
 def _skip(run: Run, record: Mapping[str, Any]) -> Skip:
-    _, _, case = str(record["fullname"]).partition("[")
     wall_s = float(record.get("wall_s", 0.0))
-    return Skip(run, function_of(record), case.removesuffix("]"), str(record["reason"]), wall_s)
+    return Skip(run, function_of(record), case_of(record), str(record["reason"]), wall_s)
 
 
 def _has_device(record: Mapping[str, Any]) -> bool:

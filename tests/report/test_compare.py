@@ -146,6 +146,23 @@ def test_a_time_of_ours_that_is_gone_is_worse(tmp_path: Path) -> None:
     assert "No longer measured: 10 of a.py::bench_b / Flex." in found.table.notes
 
 
+def test_a_cell_that_ours_failed_in_is_lost_and_one_that_was_not_run_is_not(tmp_path: Path) -> None:
+    def cells(*sizes: int) -> list[dict[str, Any]]:
+        ways = (("ours", 1.0), ("Flex", 2.0))
+        return [record("a.py::bench_b", way, [ms] * 5, s=s) for s in sizes for way, ms in ways]
+
+    old = read_file(write(tmp_path / "old.json", cells(1, 2), [stamp()]))
+    for reason, lost in (("failed: AssertionError: wrong", True), ("a choice", False)):
+        skipped = [
+            {"fullname": f"benchmarks/bench_a.py::bench_b[2-{way}]", "reason": reason, "run": 0}
+            for way in ("ours", "Flex")
+        ]
+        new = read_file(write(tmp_path / "new.json", cells(1), [stamp()], skipped))
+        found = compare(old, new)
+        assert found.missing == ("a.py::bench_b 2 / Flex",)
+        assert found.lost == (found.missing if lost else ()) and found.worse == lost
+
+
 def test_a_newer_run_of_fewer_peers_is_not_hidden_by_one_of_more(tmp_path: Path) -> None:
     def cells(run: int, ours: float, peers: dict[str, float]) -> list[dict[str, Any]]:
         ways = {"ours": ours, **peers}
