@@ -17,12 +17,14 @@ import attention_cells
 import attention_peers
 import bench_attention_hopper
 import bench_masks
+import bench_paper_fusion
 import cards
 import documents_peer
 import engine_table
 import flex_masks
 import gemm_peers
 import numpy as np
+import paper_layers
 import paper_masks
 import pytest
 import summary_attention
@@ -97,6 +99,18 @@ def test_documents_are_told_as_sequences() -> None:
     for wrong in (documents // 2, torch.arange(50)):
         with pytest.raises(AssertionError, match="differ"):
             documents_peer.prepared(cell, q, k, v, wrong, dense, function)
+
+
+@pytest.mark.parametrize("ops", bench_paper_fusion.SEGMENTS.values())
+def test_one_by_one_is_one_graph_of_the_segments_operators(ops: tuple[str, ...]) -> None:
+    place = paper_layers.site("numpy", 1, 16, {})
+    space = paper_layers.layer_space(64, place)
+    span = bench_paper_fusion.span_of(space, ops)
+    assert span is not None
+    best = [next(iter(bench_paper_fusion.timed(space, (at, at + 1)))) for at in range(*span)]
+    alone = paper_layers.one_by_one(64, span, best, "numpy")
+    assert tuple(n.op for n in alone.graph.nodes() if n.kind in ("CI", "MI")) == ops
+    assert all(len(fused.nodes) == 1 for fused in alone.fused) and place.seconds(alone) > 0
 
 
 @pytest.mark.parametrize("name", ["paper-causal", "paper-longformer", "artifact-sliding"])
