@@ -37,8 +37,7 @@ def read_file(path: str | Path) -> Results:
     path = Path(path)
     try:
         if path.suffix == ".jsonl":
-            texts = filter(str.strip, path.read_text().splitlines())
-            lines = enumerate(map(json.loads, texts))
+            lines = enumerate(_lines(path))
             return Results(tuple(t for at, line in lines for t in _of_stack(path, at, line)))
         content = json.loads(path.read_text())
         if not isinstance(content, dict) or "benchmarks" not in content:
@@ -75,6 +74,16 @@ def read_directory(path: str | Path) -> Results:
         tuple(timing for each in found for timing in each.timings),
         tuple(skip for each in found for skip in each.skips),
     )
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    """Yield what the lines of a file say; of one that was not written whole, which it is."""
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        if text.strip():
+            try:
+                yield json.loads(text)
+            except ValueError as wrong:
+                raise ValueError(f"line {number} of the file: {wrong}") from wrong
 
 
 def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timing]:

@@ -79,6 +79,9 @@ def test_lines_of_the_grid_of_stacks(tmp_path: Path) -> None:
     (cell,) = joined(found.timings)
     assert (cell["stack"], cell["size"], cell["mask"]) == ("bert", "8x512", "full")
     assert cell.ratio() == 1.5
+    path.write_text(f"{json.dumps(line)}\n{json.dumps(line)[:-9]}")
+    with pytest.raises(ArgumentError, match=r"x.jsonl: .*line 2 of the file"):
+        read_directory(tmp_path)
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, float("nan"), float("inf")])
