@@ -16,7 +16,8 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -157,6 +158,20 @@ def _cell_name(record: Mapping[str, Any]) -> str:
     """Return a record's name without its way, which is the last of its parameters."""
     way = (record.get("params") or {}).get(WAY, "")
     return str(record["fullname"]).removesuffix(f"-{way}]")
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other runs from a file while it is read and written."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:

@@ -419,6 +419,27 @@ def test_what_is_measured_is_there_when_the_process_dies(grid: Path) -> None:
     assert len(content["benchmarks"]) == 4 and len(content["skipped"]) == 2
 
 
+def test_runs_at_a_time_add_to_one_file(grid: Path) -> None:
+    (grid / "meanwhile.py").write_text(GRID)
+    other = ["-m", "pytest", "-q", "-c", "pytest.ini", "-p", "no:cacheprovider", "meanwhile.py"]
+    more = ["-o", "python_files=*.py", "--results=grid.json", "-k", "2"]
+    text = GRID.replace(
+        '    if way == "FA3"',
+        "    import subprocess, sys\n"
+        '    if way == "ours":\n'
+        f"        subprocess.run([sys.executable, *{[*other, *more]}], check=True)\n"
+        '    if way == "FA3"',
+        1,
+    )
+    (grid / "bench_grid.py").write_text(text)
+    content = added(grid, "-k", "1")
+    names = [each["fullname"].rpartition("/")[2] for each in content["benchmarks"]]
+    expected = {"bench_grid": ("1-ours", "1-Flex"), "meanwhile": ("2-ours", "2-Flex")}
+    found = {f"{file}.py::bench_grid[{case}]" for file, cases in expected.items() for case in cases}
+    assert len(names) == 4 and set(names) == found
+    assert len(content["runs"]) == 2 and len(content["skipped"]) == 2
+
+
 LOSES = """
 import sys
 import types
