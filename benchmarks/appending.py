@@ -16,12 +16,15 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+
+from stof_cupy.errors import ArgumentError, mismatch
 
 WAY = "way"
 STAMP = ("machine_info", "commit_info", "datetime", "version")
@@ -54,10 +57,23 @@ def cells(items: Iterable[pytest.Item]) -> dict[tuple[Any, ...], list[pytest.Ite
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a file has; of one run alone, in the form of several."""
+    """Return what a file has; of one run alone, in the form of several.
+
+    Raises
+    ------
+    ArgumentError
+        If it is of another kind, or broken: nothing is added to such a file.
+    """
     if not path.exists():
         return {"runs": [], "benchmarks": [], "skipped": []}
-    content: dict[str, Any] = json.loads(path.read_text())
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        if not isinstance(content, dict) or "benchmarks" not in content:
+            raise ValueError("no benchmarks")
+    except ValueError as wrong:
+        hint = "move it away, or name another"
+        what = mismatch(f"--results {path}", str(wrong), "what pytest-benchmark wrote", hint)
+        raise ArgumentError(what) from wrong
     if "runs" not in content:
         content["runs"] = [{name: content[name] for name in STAMP if name in content}]
         for each in content["benchmarks"]:
@@ -142,6 +158,20 @@ def _cell_name(record: Mapping[str, Any]) -> str:
     """Return a record's name without its way, which is the last of its parameters."""
     way = (record.get("params") or {}).get(WAY, "")
     return str(record["fullname"]).removesuffix(f"-{way}]")
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other runs from a file while it is read and written."""
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:

@@ -106,10 +106,20 @@ def cudnn(cell: Cell) -> Call:
 
 
 def sdpa_mask(cell: Cell) -> Call:
-    """SDPA's memory-efficient backend with the mask as a dense array."""
+    """SDPA's memory-efficient backend with the mask as a dense array, of what it adds to scores.
+
+    Of booleans PyTorch makes that array anew in each call.
+    """
+    import torch
+
     if cell.mask.dense is None or max(cell.mask.dense.shape) > DENSE_MOST:
         raise NotForError("a dense mask")
-    return _sdpa(cell, "EFFICIENT_ATTENTION", attn_mask=tensor(cell.mask.dense)[None, None])
+    dense, dtype = tensor(cell.mask.dense), tensor(cell.q).dtype
+    added = torch.zeros(dense.shape, dtype=dtype, device=dense.device)
+    added.masked_fill_(~dense, -torch.inf)
+    if not torch.equal(added == 0, dense):
+        raise AssertionError("what a peer is told and the mask differ")
+    return _sdpa(cell, "EFFICIENT_ATTENTION", attn_mask=added[None, None])
 
 
 # ---------------------------------------------------------------- FlashAttention 3 and 4

@@ -21,7 +21,7 @@ import paper_masks
 import pytest
 from paper_layers import LAYERS, MACHINES, backends
 from regret import H100
-from shapes import PAPER_DIM, PAPER_HEADS, PAPER_STACKS
+from shapes import PAPER_CHOICE, PAPER_DIM, PAPER_HEADS, PAPER_STACKS
 from timing import note_quantiles
 
 from stof_cupy.fusion.tune import tune
@@ -77,7 +77,7 @@ def bench_tuning_heavy(benchmark: Any, backend: str, batch: int, seq: int) -> No
 
 
 @pytest.mark.parametrize("step", ["choice of a new mask", "choice again", "lowering"])
-@pytest.mark.parametrize("seq", [1024, 4096])
+@pytest.mark.parametrize("seq", PAPER_CHOICE)
 @pytest.mark.parametrize("mask", ["paper-causal", "paper-longformer", "paper-bigbird"])
 def bench_choice(benchmark: Any, mask: str, seq: int, step: str) -> None:
     lowered = paper_masks.lowered(mask, seq)

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from regret import H100
+from shapes import SEARCH, SEARCH_HIDDEN
 
 from stof_cupy import models
 from stof_cupy.fusion import structured
@@ -36,12 +37,6 @@ from stof_cupy.fusion.pieces import pieces
 from stof_cupy.fusion.search import Outcome, two_stage
 from stof_cupy.fusion.tune import MODES
 
-SHAPES = {
-    "numpy": ((1, 128), (4, 128)),
-    "model": ((1, 128), (8, 512)),
-    "cuda": ((1, 128), (8, 512)),
-}
-HIDDEN = {"numpy": 256, "model": 768, "cuda": 768}
 SEEDS = range(10)
 
 BERT = {
@@ -107,7 +102,7 @@ class Unshared:
 @cache
 def layers(family: str, backend: str, batch: int, seq: int) -> list[Timed]:
     """Return a layer with all its segments timed, for each seed; times are made up anew for it."""
-    hidden = HIDDEN[backend]
+    hidden = SEARCH_HIDDEN[backend]
     config = {**(BERT if family == "bert" else LLAMA), "hidden_size": hidden}
     config |= {"num_attention_heads": hidden // 64, "intermediate_size": 4 * hidden}
     config |= {"num_key_value_heads": hidden // 128} if family == "llama" else {}
@@ -175,8 +170,8 @@ CASES = [
         marks=pytest.mark.gpu if backend == "cuda" else (),
     )
     for family in ("bert", "llama")
-    for backend in SHAPES
-    for shape in SHAPES[backend]
+    for backend in SEARCH
+    for shape in SEARCH[backend]
 ]  # fmt: skip
 each_case = pytest.mark.parametrize(("family", "backend", "batch", "seq"), CASES)
 

@@ -57,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--results"):
         gpu = cards.gpu()
         path = config.option.results = cards.named(path, gpu)
-        before = appending.read(path)
         try:
+            before = appending.read(path)
             cards.refuse_others(path, appending.gpus(before), gpu)
         except ArgumentError as error:
             raise pytest.UsageError(str(error)) from error
@@ -153,7 +153,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _save(config: pytest.Config) -> None:
-    """Add what was measured to what ``--results`` had when the run began."""
+    """Add what was measured to what ``--results`` has; what was added before is replaced."""
     done = list(config._benchmarksession.benchmarks)  # type: ignore[attr-defined]
     skipped = config.stash[_SKIPPED]
     if not done and not skipped:
@@ -164,8 +164,10 @@ def _save(config: pytest.Config) -> None:
     seconds = config.stash[_SECONDS]
     for each in (*run["benchmarks"], *skipped):
         each["wall_s"] = round(seconds.get(each["fullname"], 0.0), 3)
-    content = appending.joined(config.stash[_BEFORE], run, skipped, config.stash[_ORDER])
-    appending.write(config.getoption("--results"), content)
+    path = config.getoption("--results")
+    with appending.alone(path):  # others may have added to it since, on another GPU of the host
+        there = appending.read(path)
+        appending.write(path, appending.joined(there, run, skipped, config.stash[_ORDER]))
     config.stash[_SAVED] = time.monotonic()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from shapes import BLOCK, GLOBAL, TOP, WINDOW
 
@@ -55,10 +56,19 @@ def builder(
         torch.cuda.empty_cache()
 
 
-def count_blocks(mask: Any) -> int:
-    """Return how many blocks a ``BlockMask`` lists, part and full ones."""
-    counts = [mask.kv_num_blocks, mask.full_kv_num_blocks]
-    return sum(int(each.sum()) for each in counts if each is not None)
+def listed(mask: Any) -> Any:
+    """Return the rows and columns of the blocks that a ``BlockMask`` lists, part and full ones."""
+    import torch
+
+    found = []
+    for kind in ("kv", "full_kv"):
+        counts, columns = (getattr(mask, f"{kind}_{name}") for name in ("num_blocks", "indices"))
+        if counts is not None:
+            counts, columns = counts[0, 0], columns[0, 0]
+            there = torch.arange(columns.shape[1], device=counts.device) < counts[:, None]
+            found.append(torch.stack((there.nonzero()[:, 0], columns[there].long())))
+    every = torch.cat(found, 1).T.cpu().numpy()
+    return every[np.lexsort(every.T[::-1])]
 
 
 def _tensor(array: Any) -> Any:

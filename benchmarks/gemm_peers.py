@@ -23,11 +23,20 @@ def matmul(cell: Cell) -> Call:
 
 
 def lt(cell: Cell) -> Call:
-    """cuBLASLt with its own epilogue: bias, and GELU by tanh."""
+    """cuBLASLt with its own epilogue, bias and GELU by tanh; of a fold after a LayerNorm."""
     import torch
+    from torch.nn import functional
 
     a, b, bias = tensor(cell.a), tensor(cell.b).T, tensor(cell.bias)
-    return lambda: torch._addmm_activation(bias, a, b, use_gelu=True)
+    if cell.kind != "fold":
+        return lambda: torch._addmm_activation(bias, a, b, use_gelu=True)
+    weight, shift = tensor(cell.weight), tensor(cell.shift)
+
+    def run() -> Any:
+        normed = functional.layer_norm(a, weight.shape, weight, shift, EPS)
+        return torch._addmm_activation(bias, normed, b, use_gelu=True)
+
+    return run
 
 
 def eager(cell: Cell) -> Call:
@@ -54,7 +63,7 @@ QUICK = {
     "bias_gelu": ("Lt",),
     "swiglu": ("eager",),
     "layer_norm": ("eager",),
-    "fold": ("eager",),
+    "fold": ("eager", "Lt"),
 }
 """The peers of a kind that start at once."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -15,8 +15,9 @@ from stof_cupy.fusion import structured
 from stof_cupy.fusion.bench import PieceSpace, Site, wall_clock
 from stof_cupy.fusion.chain import Chain
 from stof_cupy.fusion.cost import machine_of
-from stof_cupy.fusion.lower import Lowered
-from stof_cupy.fusion.pieces import pieces
+from stof_cupy.fusion.kernels import Setting
+from stof_cupy.fusion.lower import Lowered, extract, lower
+from stof_cupy.fusion.pieces import Piece, pieces
 from stof_cupy.graph import Graph
 
 DTYPES = {"numpy": "float32", "cuda": "float16"}
@@ -105,8 +106,21 @@ def graph(layers: int, hidden: int) -> Graph:
     return structured(models.build(config, models.random_weights(config)).graph)
 
 
-def layer_space(hidden: int, place: Site) -> PieceSpace:
-    """Return the segments of a layer."""
+def _layer(hidden: int) -> tuple[Chain, Piece]:
     chain = Chain(graph(2, hidden))
     (repeated,) = (piece for piece in pieces(chain) if piece.copies > 1)
-    return PieceSpace(chain, repeated, place)
+    return chain, repeated
+
+
+def layer_space(hidden: int, place: Site) -> PieceSpace:
+    """Return the segments of a layer."""
+    return PieceSpace(*_layer(hidden), place)
+
+
+def one_by_one(
+    hidden: int, span: tuple[int, int], settings: Sequence[Setting], backend: str
+) -> Lowered:
+    """Return a segment of a layer as one graph of its operators, each at a setting of its own."""
+    chain, piece = _layer(hidden)
+    part = Chain(extract(chain, *(piece.start + at for at in span)))
+    return lower(part, [(at, at + 1) for at in range(len(part))], settings, backend)

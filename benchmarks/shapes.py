@@ -1,4 +1,4 @@
-"""All shapes that are benchmarked, in one place."""
+"""All shapes that are benchmarked, in one place; those of whole stacks are in engine_stacks.py."""
 
 from __future__ import annotations
 
@@ -55,6 +55,9 @@ PAPER_MASKS = ("causal", "sliding", "longformer", "bigbird")
 
 PAPER_STACKS = {"cpu": ((1, 128), (4, 256)), "gpu": ((1, 128), (8, 512), (16, 2048))}
 """(batch, seq) of its whole models, Figs. 11 and 12 and Table 4."""
+
+PAPER_CHOICE = (1024, 4096)
+"""Lengths at which a kernel is chosen and a mask lowered, Fig. 13."""
 
 PAPER_HIDDEN = {"cpu": (256,), "gpu": (512, 768, 1024)}
 """Widths of layers that are fused, Fig. 3."""
@@ -124,3 +127,11 @@ GEMM_CUBES = (4096, 8192)
 
 NORM_MOST = 2048
 """Columns of products whose rows are normalised."""
+
+SEARCH = {
+    "numpy": ((1, 128), (4, 128)),
+    "model": ((1, 128), (8, 512)),
+    "cuda": ((1, 128), (8, 512)),
+}
+SEARCH_HIDDEN = {"numpy": 256, "model": 768, "cuda": 768}
+"""(batch, seq) and width of the layers whose fusion is searched for."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stof_cupy.report.results import Run, Timing
 
-__all__ = ["Cell", "Summary", "joined"]
+__all__ = ["Cell", "Summary", "joined", "of_every_run"]
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,35 @@ class Cell:
         return str(next((value for value in noted if value is not None), ""))
 
 
+def of_every_run(timings: Iterable[Timing]) -> list[Cell]:
+    """Return the cells of several runs, one for each run that has it; those of a cell together."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[Run, dict[str, Timing]]] = {}
+    for each in timings:
+        found.setdefault((each.bench, each.key), {}).setdefault(each.run, {})[each.way] = each
+    return [
+        Cell(bench, key, run, tuple(ways.values()))
+        for (bench, key), runs in found.items()
+        for run, ways in runs.items()
+    ]
+
+
 def joined(timings: Iterable[Timing]) -> list[Cell]:
     """Return the cells of several runs, each from one run alone.
 
     Where runs on one machine have the same cell, the one in which most ways ran is taken, of equals
     the newest: a ratio is never of times from different runs.
     """
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[Run, dict[str, Timing]]] = {}
-    for each in timings:
-        found.setdefault((each.bench, each.key), {}).setdefault(each.run, {})[each.way] = each
-    cells = []
-    for (bench, key), runs in found.items():
-        best: dict[str, Run] = {}
-        for run, ways in runs.items():
-            rival = best.get(run.machine)
-            if rival is None or (len(ways), run.time) > (len(runs[rival]), rival.time):
-                best[run.machine] = run
-        cells += [Cell(bench, key, run, tuple(runs[run].values())) for run in best.values()]
-    return cells
+    best: dict[tuple[str, tuple[tuple[str, str], ...], str], Cell] = {}
+    for cell in of_every_run(timings):
+        at = cell.bench, cell.key, cell.run.machine
+        rival = best.get(at)
+        if rival is None or _rank(cell) > _rank(rival):
+            best[at] = cell
+    return list(best.values())
+
+
+def _rank(cell: Cell) -> tuple[int, str]:
+    return len(cell.timings), cell.run.time
 
 
 @dataclass(frozen=True)

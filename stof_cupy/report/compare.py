@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.report.cells import Cell, joined
+from stof_cupy.report.cells import Cell, of_every_run
 from stof_cupy.report.noise import joint, median_noise, student
 from stof_cupy.report.results import Results, Timing
 from stof_cupy.report.tables import Table, number
@@ -79,7 +79,7 @@ class Comparison:
     missing : tuple of str
         What the old file has a ratio of and the new one has not.
     lost : tuple of str
-        What is missing because ours was not measured, and the peer was.
+        What is missing because ours failed, or was not measured where the peer was.
     notes : tuple of str
         What makes the files hard to compare.
     """
@@ -198,7 +198,7 @@ def _ratios(results: Results) -> dict[str, _Pair]:
     """Return ours and the peer's time by what they are of: of the newest run that has both."""
     found: dict[str, _Pair] = {}
     several = len(_machines(results)) > 1
-    for cell in sorted(joined(results.timings), key=lambda cell: cell.run.time):
+    for cell in sorted(of_every_run(results.timings), key=lambda cell: cell.run.time):
         where = f" on {cell.run.machine}" if several else ""
         for ours in (each for each in cell.timings if each.is_ours):
             for peer in (each for each in cell.timings if not each.is_ours):
@@ -221,11 +221,12 @@ def _group_name(name: str) -> str:
 
 
 def _is_lost(pair: _Pair, new: Results) -> bool:
-    """Whether the peer of a ratio was measured, and ours was not."""
+    """Whether ours was not measured where the peer was, or failed, which takes peers with it."""
     ours, peer = pair
     runs = new if ours.run.machine not in _machines(new) else new.on({ours.run.machine})
     there = {each.way for each in runs.of(ours.bench) if each.key == ours.key}
-    return peer.way in there and ours.way not in there
+    failed = {(skip.bench, skip.case) for skip in runs.skips if skip.failed}
+    return ours.way not in there and (peer.way in there or (ours.bench, ours.case) in failed)
 
 
 def _between_runs(peers: Sequence[_Pair]) -> tuple[float, int]:

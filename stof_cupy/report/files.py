@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.report.results import Results, Run, Skip, Timing, function_of
+from stof_cupy.report.results import Results, Run, Skip, Timing, case_of, function_of
 
 __all__ = ["STACKS", "read_directory", "read_file"]
 
@@ -37,8 +37,7 @@ def read_file(path: str | Path) -> Results:
     path = Path(path)
     try:
         if path.suffix == ".jsonl":
-            texts = filter(str.strip, path.read_text().splitlines())
-            lines = enumerate(map(json.loads, texts))
+            lines = enumerate(_lines(path))
             return Results(tuple(t for at, line in lines for t in _of_stack(path, at, line)))
         content = json.loads(path.read_text())
         if not isinstance(content, dict) or "benchmarks" not in content:
@@ -77,6 +76,16 @@ def read_directory(path: str | Path) -> Results:
     )
 
 
+def _lines(path: Path) -> Iterator[Any]:
+    """Yield what the lines of a file say; of one that was not written whole, which it is."""
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        if text.strip():
+            try:
+                yield json.loads(text)
+            except ValueError as wrong:
+                raise ValueError(f"line {number} of the file: {wrong}") from wrong
+
+
 def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timing]:
     """Yield the times of a whole model, one a way; a line is a run."""
     machine = dict(line["machine"])
@@ -110,9 +119,8 @@ def _is_results(file: Path) -> bool:
 
 
 def _skip(run: Run, record: Mapping[str, Any]) -> Skip:
-    _, _, case = str(record["fullname"]).partition("[")
     wall_s = float(record.get("wall_s", 0.0))
-    return Skip(run, function_of(record), case.removesuffix("]"), str(record["reason"]), wall_s)
+    return Skip(run, function_of(record), case_of(record), str(record["reason"]), wall_s)
 
 
 def _has_device(record: Mapping[str, Any]) -> bool:

@@ -156,25 +156,17 @@ def _overview(results: Results) -> Table | None:
 
 
 def _runs(results: Results) -> Table | None:
-    rows = []
+    """Return what runs say of themselves; those that differ in the hour alone are a row."""
+    count = Counter(timing.run for timing in results.timings)
+    rows: Counter[tuple[str, ...]] = Counter()
     for run in results.runs:
-        count = sum(timing.run == run for timing in results.timings)
         changed = " with changes" if run.dirty else ""
         versions = ", ".join(f"{name} {version}" for name, version in run.packages.items())
-        driver = run.driver
-        rows.append(
-            (
-                run.file,
-                run.machine,
-                driver,
-                run.date,
-                f"{run.commit[:7]}{changed}",
-                str(count),
-                versions,
-            )
-        )
+        commit = f"{run.commit[:7]}{changed}"
+        rows[run.file, run.machine, run.driver, run.date, commit, versions] += count[run]
     columns = ("file", "machine", "driver", "date", "commit", "timings", "versions")
-    return Table(columns, tuple(rows))
+    body = ((*row[:-1], str(timings), row[-1]) for row, timings in rows.items())
+    return Table(columns, tuple(body))
 
 
 def _skips(results: Results) -> Table | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Results", "Run", "Skip", "Timing", "function_of"]
+__all__ = ["Results", "Run", "Skip", "Timing", "case_of", "function_of"]
 
 _WAYS = {"bench_stof_cupy": "ours", "bench_transformers": "transformers", "bench_plain": "NumPy"}
 """Functions of older files, which stand for whose call it is that they time."""
@@ -100,6 +101,8 @@ class Timing:
         Seconds that the benchmark took with inputs, checks and compilers; 0 if not noted.
     host : float
         Median of a call and the wait for it by the host's clock, ms.
+    case : str
+        Its name within the benchmark.
     """
 
     run: Run
@@ -113,6 +116,7 @@ class Timing:
     info: Mapping[str, Any] = field(hash=False, compare=False)
     wall_s: float = 0.0
     host: float = 0.0
+    case: str = ""
 
     @classmethod
     def of(cls, run: Run, record: Mapping[str, Any], *, on_host: bool) -> Timing:
@@ -127,8 +131,11 @@ class Timing:
             way, bench = _WAYS[function], file
         key = tuple(sorted((name, _text(value)) for name, value in params.items()))
         quantiles = _quantiles(record["stats"], {} if on_host else info)
+        if not all(0 < each < math.inf for each in quantiles[:3]):
+            raise ValueError(f"times {quantiles[:3]} ms of {record['fullname']}")
         wall_s, host = float(record.get("wall_s", 0.0)), _quantiles(record["stats"], {})[1]
-        return cls(run, bench, str(way or "ours"), key, *quantiles, info, wall_s, host)
+        case = case_of(record)
+        return cls(run, bench, str(way or "ours"), key, *quantiles, info, wall_s, host, case)
 
     @property
     def is_ours(self) -> bool:
@@ -147,6 +154,7 @@ class Timing:
 
 _OURS = {
     "templates",
+    "apart",
     "stated",
     "measured",
     "rebuild",
@@ -168,6 +176,11 @@ class Skip:
     case: str
     reason: str
     wall_s: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong, in the words of benchmarks/appending.py."""
+        return self.reason.startswith(("failed: ", "took the GPU's context with it: "))
 
 
 @dataclass(frozen=True)
@@ -202,6 +215,11 @@ def function_of(record: Mapping[str, Any]) -> str:
     """Return ``file::function``, without directories and parameters."""
     file, _, function = str(record["fullname"]).partition("::")
     return f"{Path(file).name}::{function.partition('[')[0]}"
+
+
+def case_of(record: Mapping[str, Any]) -> str:
+    """Return what stands in brackets after the function, or ""."""
+    return str(record["fullname"]).partition("[")[2].removesuffix("]")
 
 
 def _quantiles(

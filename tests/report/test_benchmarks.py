@@ -14,11 +14,17 @@ from typing import Any
 
 import appending
 import attention_cells
+import attention_peers
 import bench_attention_hopper
+import bench_masks
+import bench_paper_fusion
 import cards
 import documents_peer
 import engine_table
+import flex_masks
+import gemm_peers
 import numpy as np
+import paper_layers
 import paper_masks
 import pytest
 import summary_attention
@@ -93,6 +99,54 @@ def test_documents_are_told_as_sequences() -> None:
     for wrong in (documents // 2, torch.arange(50)):
         with pytest.raises(AssertionError, match="differ"):
             documents_peer.prepared(cell, q, k, v, wrong, dense, function)
+
+
+@pytest.mark.parametrize("ops", bench_paper_fusion.SEGMENTS.values())
+def test_one_by_one_is_one_graph_of_the_segments_operators(ops: tuple[str, ...]) -> None:
+    place = paper_layers.site("numpy", 1, 16, {})
+    space = paper_layers.layer_space(64, place)
+    span = bench_paper_fusion.span_of(space, ops)
+    assert span is not None
+    best = [next(iter(bench_paper_fusion.timed(space, (at, at + 1)))) for at in range(*span)]
+    alone = paper_layers.one_by_one(64, span, best, "numpy")
+    assert tuple(n.op for n in alone.graph.nodes() if n.kind in ("CI", "MI")) == ops
+    assert all(len(fused.nodes) == 1 for fused in alone.fused) and place.seconds(alone) > 0
+
+
+@pytest.mark.parametrize("name", ["paper-causal", "paper-longformer", "artifact-sliding"])
+def test_blocks_of_flex_attention_are_those_that_ours_cover(name: str) -> None:
+    attention = pytest.importorskip("torch.nn.attention.flex_attention")
+    form = paper_masks.FORMS[name]
+    rule = paper_masks.rule(form.kind, form.reach, form.tokens, {})
+    made = attention.create_block_mask(
+        lambda b, h, q, k: rule(q, k), None, None, 512, 512, device="cpu"
+    )
+    ours = bench_masks.blocks(paper_masks.lowered(name, 512), 2)
+    np.testing.assert_array_equal(flex_masks.listed(made), ours)
+
+
+def test_sdpa_is_told_of_the_mask_by_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(attention_peers, "_sdpa", lambda cell, backend, **how: told.update(how))
+    dense = np.random.default_rng(0).random((40, 56)) < 0.3
+    cell: Any = SimpleNamespace(q=np.zeros(1, np.float16), mask=SimpleNamespace(dense=dense))
+    attention_peers.sdpa_mask(cell)
+    added = told["attn_mask"]
+    assert added.dtype == torch.float16 and added.shape == (1, 1, 40, 56)
+    expected = np.where(dense, 0.0, -np.inf)
+    np.testing.assert_array_equal(added[0, 0].numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["bias_gelu", "fold"])
+def test_cublaslts_epilogue_is_what_eager_computes(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    g = np.random.default_rng(0)
+    sizes = {"a": (16, 32), "b": (24, 32), "bias": 24, "weight": 32, "shift": 32}
+    arrays = {name: g.standard_normal(size, np.float32) for name, size in sizes.items()}
+    cell: Any = SimpleNamespace(kind=kind, residual=None, **arrays)
+    got, want = (gemm_peers.PEERS[name](cell)() for name in ("Lt", "eager"))
+    torch.testing.assert_close(got, want, atol=1e-3, rtol=0)  # on a CPU its GELU is by erf
 
 
 @pytest.mark.parametrize("s", [130, 300])
@@ -263,6 +317,17 @@ def test_a_file_of_another_card_is_not_added_to(grid: Path) -> None:
     assert len(json.loads(made[0].read_text())["benchmarks"]) == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"benchmarks": [{"fulln', '{"cell": 1}\n{"cell": 2}\n']
+)
+def test_a_file_that_is_broken_is_named_and_left(grid: Path, text: str) -> None:
+    (grid / "grid.json").write_text(text)
+    done = run(grid, "--results=grid.json")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--results grid.json: got" in done.stderr and "INTERNALERROR" not in done.stderr
+    assert (grid / "grid.json").read_text() == text
+
+
 GRID = """
 import pytest
 
@@ -352,6 +417,27 @@ def test_what_is_measured_is_there_when_the_process_dies(grid: Path) -> None:
     content = added(grid)
     assert {each["params"]["s"] for each in content["benchmarks"]} == {1, 2}
     assert len(content["benchmarks"]) == 4 and len(content["skipped"]) == 2
+
+
+def test_runs_at_a_time_add_to_one_file(grid: Path) -> None:
+    (grid / "meanwhile.py").write_text(GRID)
+    other = ["-m", "pytest", "-q", "-c", "pytest.ini", "-p", "no:cacheprovider", "meanwhile.py"]
+    more = ["-o", "python_files=*.py", "--results=grid.json", "-k", "2"]
+    text = GRID.replace(
+        '    if way == "FA3"',
+        "    import subprocess, sys\n"
+        '    if way == "ours":\n'
+        f"        subprocess.run([sys.executable, *{[*other, *more]}], check=True)\n"
+        '    if way == "FA3"',
+        1,
+    )
+    (grid / "bench_grid.py").write_text(text)
+    content = added(grid, "-k", "1")
+    names = [each["fullname"].rpartition("/")[2] for each in content["benchmarks"]]
+    expected = {"bench_grid": ("1-ours", "1-Flex"), "meanwhile": ("2-ours", "2-Flex")}
+    found = {f"{file}.py::bench_grid[{case}]" for file, cases in expected.items() for case in cases}
+    assert len(names) == 4 and set(names) == found
+    assert len(content["runs"]) == 2 and len(content["skipped"]) == 2
 
 
 LOSES = """

@@ -146,6 +146,42 @@ def test_a_time_of_ours_that_is_gone_is_worse(tmp_path: Path) -> None:
     assert "No longer measured: 10 of a.py::bench_b / Flex." in found.table.notes
 
 
+def test_a_cell_that_ours_failed_in_is_lost_and_one_that_was_not_run_is_not(tmp_path: Path) -> None:
+    def cells(*sizes: int) -> list[dict[str, Any]]:
+        ways = (("ours", 1.0), ("Flex", 2.0))
+        return [record("a.py::bench_b", way, [ms] * 5, s=s) for s in sizes for way, ms in ways]
+
+    old = read_file(write(tmp_path / "old.json", cells(1, 2), [stamp()]))
+    for reason, lost in (("failed: AssertionError: wrong", True), ("a choice", False)):
+        skipped = [
+            {"fullname": f"benchmarks/bench_a.py::bench_b[2-{way}]", "reason": reason, "run": 0}
+            for way in ("ours", "Flex")
+        ]
+        new = read_file(write(tmp_path / "new.json", cells(1), [stamp()], skipped))
+        found = compare(old, new)
+        assert found.missing == ("a.py::bench_b 2 / Flex",)
+        assert found.lost == (found.missing if lost else ()) and found.worse == lost
+
+
+def test_a_newer_run_of_fewer_peers_is_not_hidden_by_one_of_more(tmp_path: Path) -> None:
+    def cells(run: int, ours: float, peers: dict[str, float]) -> list[dict[str, Any]]:
+        ways = {"ours": ours, **peers}
+        spread = (0.999, 1.0, 1.001) * 5
+        return [
+            record("a.py::bench_b", way, [ms * x for x in spread], s=s, run=run)
+            for s in range(9)
+            for way, ms in ways.items()
+        ]
+
+    before = cells(0, 1.0, {"Flex": 2.0, "FA3": 1.5})
+    old = write(tmp_path / "old.json", before, [stamp("2026-11-27")])
+    both = [stamp("2026-11-27"), stamp("2026-11-28")]
+    new = write(tmp_path / "new.json", [*before, *cells(1, 1.5, {"Flex": 2.0})], both)
+    found = compare(read_file(old), read_file(new))
+    assert {move.name.rpartition(" / ")[2] for move in found.moves if move.worse} == {"Flex"}
+    assert sum(move.worse for move in found.moves) == 9 and not found.missing
+
+
 def test_times_of_one_machine_are_compared_where_both_have_them(tmp_path: Path) -> None:
     def ways(ours: float, run: int) -> list[dict[str, Any]]:
         pairs = (("ours", ours), ("Flex", 1.0))

@@ -79,6 +79,22 @@ def test_lines_of_the_grid_of_stacks(tmp_path: Path) -> None:
     (cell,) = joined(found.timings)
     assert (cell["stack"], cell["size"], cell["mask"]) == ("bert", "8x512", "full")
     assert cell.ratio() == 1.5
+    path.write_text(f"{json.dumps(line)}\n{json.dumps(line)[:-9]}")
+    with pytest.raises(ArgumentError, match=r"x.jsonl: .*line 2 of the file"):
+        read_directory(tmp_path)
+
+
+@pytest.mark.parametrize("ms", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_time_is_refused_by_name(tmp_path: Path, ms: float) -> None:
+    records = [record("a.py::bench_b", "ours", [1.0], device=(1.0, ms, 2.0), s=1)]
+    with pytest.raises(ArgumentError, match=r"bench_a.py::bench_b\[1-ours\]"):
+        read_file(write(tmp_path / "x.json", records))
+
+
+def test_another_way_of_ours_is_no_peer() -> None:
+    found = read_directory(COMMITTED)
+    peers = {t.way for t in found.of("bench_gemm.py") if not t.is_ours and t.way != "copy"}
+    assert peers == {"matmul", "Lt", "eager", "compile"}
 
 
 def test_a_ratio_is_of_one_run(tmp_path: Path) -> None:
