@@ -66,7 +66,7 @@ def main() -> None:
     cells = [cell for name in args.cells for cell in _named(name)]
     if args.next:
         there = results(args.out)
-        lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("ways", {}).keys()]
+        lacking = [c for c in GRID if not set(ways) <= there.get(str(c), {}).get("known", set())]
         cells += lacking[: args.next]
     if cells:
         there = (line["machine"].get("gpu", "") for line in results(args.out).values())

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from engine_stacks import ANCHORS
 
+from stof_cupy.errors import ArgumentError, mismatch
+
 __all__ = ["GOALS", "best_over_ours", "results", "row", "scaled_goal", "table"]
 
 GOALS = dict(zip(map(str, ANCHORS), (1.4, 11.0, 0.25, 12.0, 24.5), strict=True))
@@ -18,12 +20,23 @@ GOALS_TFLOPS = 795.0
 
 
 def results(path: Path) -> dict[str, Any]:
-    """Return the lines of a file by cell: of each way the newest."""
+    """Return the newest line of each cell, and as ``known`` the ways that any line of it has.
+
+    Raises
+    ------
+    ArgumentError
+        If a line is not whole.
+    """
     found: dict[str, Any] = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        line = json.loads(text)
-        before = found.get(line["cell"], {"ways": {}})
-        found[line["cell"]] = line | {"ways": before["ways"] | line["ways"]}
+    for number, text in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
+        try:
+            line = json.loads(text)
+            cell, ways = line["cell"], line["ways"]
+        except (ValueError, KeyError, TypeError):
+            what = mismatch(f"line {number} of {path}", repr(text[:40]), "a cell as JSON")
+            raise ArgumentError(what) from None
+        known = {*ways} | found.get(cell, {}).get("known", set())
+        found[cell] = line | {"known": known}
     return found
 
 
