@@ -15,7 +15,7 @@ import numpy as np
 
 from stof_cupy import env
 from stof_cupy.errors import ArgumentError, mismatch
-from stof_cupy.files import write_whole
+from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.terminal import show_fields, title
 
 if TYPE_CHECKING:
@@ -100,15 +100,7 @@ def _scheme(path: Path) -> str:
             f"  {problem['device']:24} {problem['dtype']:9} {sizes:>12}  {problem['mode']:5}"
             f"{record['scheme']:>18}  {record['seconds'] * 1e6:10.1f} us"
         )
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ):
+    except UNUSABLE:
         return ""
 
 

@@ -212,8 +212,8 @@ class TransformerEngine(TextTasks, Inspection):
         -----
         A run may be a part of a CUDA graph of your own, once it has run with such shapes and the
         same mask. What it is given is read anew at each launch; numbers out of range are not
-        reported then, a token's states become NaN. Memory that it takes has to stay the graph's:
-        capture under ``cupy.cuda.using_allocator(pool.malloc)`` with a pool that you keep as long.
+        reported then, states that depend on one are NaN. Memory that it takes has to stay the
+        graph's: capture under ``cupy.cuda.using_allocator(pool.malloc)``, and keep the pool as long.
         """
         if output not in ("hidden", "logits", "pooled"):
             expected = "'hidden', 'logits' or 'pooled'"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["UNUSABLE", "write_whole"]
+
+UNUSABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+"""What reading JSON raises, and taking numbers out of it, where a file is not what was written."""
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from stof_cupy import __version__, env
 from stof_cupy.errors import StofError, StofWarning
-from stof_cupy.files import write_whole
+from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.fusion.cost import shapes_class
 from stof_cupy.fusion.kernels import KERNELS, Setting
 from stof_cupy.fusion.products import CHOICES
@@ -52,7 +52,7 @@ def is_current(record: bytes) -> bool:
     """Whether a scheme's file is one that these versions read."""
     try:
         return bool(json.loads(record)["versions"] == versions())
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except UNUSABLE:
         return False
 
 
@@ -90,7 +90,7 @@ class SchemeStore:
             found = Found(Scheme.parse(record["scheme"]), settings, float(record["seconds"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, StofError):
+        except (*UNUSABLE, StofError):
             self._say("damaged", f"scheme cache {path}: ignored, it cannot be read")
             return None
         return found if len(found.settings) == len(found.scheme.sizes) else None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stof_cupy import env
 from stof_cupy.errors import DeviceError, mismatch
-from stof_cupy.files import write_whole
+from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.masks import BsrMask, causal, sliding_window
@@ -78,7 +78,7 @@ def kept(facts: DeviceFacts) -> Constants | None:
     try:
         stored = json.loads(path_of(facts).read_text(encoding="utf-8"))
         values = {name: float(stored["constants"][name]) for name in NAMES}
-    except (OSError, ValueError, KeyError, TypeError):  # none, or not what `calibrate` writes
+    except UNUSABLE:  # none, or not what `calibrate` writes
         return None
     usable = stored.get("version") == _VERSION and all(
         math.isfinite(value) and value > 0 for value in values.values()
@@ -190,8 +190,8 @@ def probes(facts: DeviceFacts) -> list[tuple[Candidate, Case]]:
 def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
     """Return the constants under which the model is nearest to what was measured.
 
-    Least squares of the logarithms, by Gauss and Newton's steps in a region that is trusted; one
-    that nothing measured depends on stays at its default.
+    Least squares of the logarithms (Levenberg and Marquardt); a constant that nothing measured
+    depends on stays at its default.
     """
     from scipy.optimize import least_squares
 
@@ -201,7 +201,7 @@ def fit(measured: Iterable[tuple[Candidate, Case, float]]) -> Constants:
 
     def at(x: NDArray[np.float64]) -> Constants:
         made = default
-        for name, each in zip(_FITTED, x, strict=True):
+        for name, each in zip(_FITTED, np.minimum(x, highest), strict=True):
             made = made.scaled(name, math.exp(each)) if each else made
         return made
 

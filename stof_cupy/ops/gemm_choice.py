@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from stof_cupy.files import write_whole
+from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm_model, gemm_vendor, gemm_ways
 from stof_cupy.ops.attention_calibration import path_of as attention_path_of
@@ -52,9 +52,6 @@ LATE = "apart, residual late"
 
 _EQUAL = 1.02
 """Times of the fastest that the model's choice may take and still is taken: runs differ by that."""
-
-_NONE = OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
-"""What reading a file of other things raises."""
 
 _VERSION = 5
 """Of our kernels: times of others do not count."""
@@ -200,5 +197,5 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
             str(key): {str(name): float(us) for name, us in times.items() if float(us) > 0}
             for key, times in stored["us"].items()
         }
-    except _NONE:
+    except UNUSABLE:
         return {}

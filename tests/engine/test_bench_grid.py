@@ -1,4 +1,4 @@
-"""A file of benchmarks/engine_grid.py is of one card."""
+"""Files of benchmarks/engine_grid.py are of one card, and ratios in them of one run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import engine_grid
 import engine_profile
+import engine_table
 import pytest
 from engine_stacks import Cell
 
@@ -73,3 +74,27 @@ def test_each_kernel_of_a_layer_has_a_predicted_time(cell: str) -> None:
     products = [label for label, _ in layer if label.startswith("gemm")]
     norms = [label for label, _ in layer if "layer_norm" in label]
     assert (len(products), len(norms)) == (4, 2) and all(us > 0 for _, us in every)
+
+
+def test_ways_of_two_runs_are_not_compared(tmp_path: Path) -> None:
+    path, cell = tmp_path / "grid.jsonl", CELL
+    both = {"ours": {"p50_ms": 2.0}, "flex": {"p50_ms": 3.0}}
+    lines = [{"cell": cell, "ways": both}, {"cell": cell, "ways": {"ours": {"p50_ms": 1.0}}}]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines[:1]))
+    assert engine_table.best_over_ours(engine_table.results(path)[cell]) == 1.5
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (found,) = engine_table.results(path).values()
+    assert engine_table.best_over_ours(found) is None and found["known"] == {"ours", "flex"}
+    assert engine_table.results(tmp_path / "none.jsonl") == {}
+    path.write_text(path.read_text() + '{"cell": "vit-b:1x')
+    with pytest.raises(ArgumentError, match=r"line 3 of .*grid\.jsonl: got .*, expected a cell"):
+        engine_table.results(path)
+
+
+def test_goals_go_by_what_the_card_does() -> None:
+    line = {"cell": "bert-base:1x128:full", "ways": {"ours": {"p50_ms": 0.3}}, "seconds": 1.0}
+    assert engine_table.scaled_goal(line) == engine_table.GOALS[line["cell"]] == 0.25
+    slower = line | {"matmul_tflops": engine_table.GOALS_TFLOPS / 2}
+    assert engine_table.scaled_goal(slower) == 0.5
+    assert engine_table.row(slower).endswith("goal 0.5  [1 s]")
+    assert engine_table.scaled_goal(line | {"cell": CELL}) is None

@@ -384,7 +384,10 @@ def test_calibration_finds_the_constants_that_made_the_times(folder):
         '{"version": 3, "constants": {}}',
         '{"version": 3, "constants": null}',
         "null",
+        "[" * 100_000,
+        json.dumps({"version": 3, "constants": dict.fromkeys(NAMES, 10**400)}),
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_file_that_is_not_one_is_passed_over(folder, text, monkeypatch):
     path = calibration.path_of(H100)

@@ -20,7 +20,6 @@ import bench_masks
 import bench_paper_fusion
 import cards
 import documents_peer
-import engine_table
 import flex_masks
 import gemm_peers
 import numpy as np
@@ -61,30 +60,6 @@ def test_the_artifacts_masks_by_loops() -> None:
                 assert not cells[q, k]
     outside = cells[64:96, 96:128] & (np.arange(96, 128) - np.arange(64, 96)[:, None] > 32)
     assert 20 < outside.sum() < 80  # about a tenth of the half beyond the band
-
-
-def test_ways_of_two_runs_are_not_compared(tmp_path: Path) -> None:
-    path, cell = tmp_path / "grid.jsonl", "vit-b:1x128:full"
-    both = {"ours": {"p50_ms": 2.0}, "flex": {"p50_ms": 3.0}}
-    lines = [{"cell": cell, "ways": both}, {"cell": cell, "ways": {"ours": {"p50_ms": 1.0}}}]
-    path.write_text("".join(json.dumps(each) + "\n" for each in lines[:1]))
-    assert engine_table.best_over_ours(engine_table.results(path)[cell]) == 1.5
-    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    (found,) = engine_table.results(path).values()
-    assert engine_table.best_over_ours(found) is None and found["known"] == {"ours", "flex"}
-    assert engine_table.results(tmp_path / "none.jsonl") == {}
-    path.write_text(path.read_text() + '{"cell": "vit-b:1x')
-    with pytest.raises(ArgumentError, match=r"line 3 of .*grid\.jsonl: got .*, expected a cell"):
-        engine_table.results(path)
-
-
-def test_goals_go_by_what_the_card_does() -> None:
-    line = {"cell": "bert-base:1x128:full", "ways": {"ours": {"p50_ms": 0.3}}, "seconds": 1.0}
-    assert engine_table.scaled_goal(line) == engine_table.GOALS[line["cell"]] == 0.25
-    slower = line | {"matmul_tflops": engine_table.GOALS_TFLOPS / 2}
-    assert engine_table.scaled_goal(slower) == 0.5
-    assert engine_table.row(slower).endswith("goal 0.5  [1 s]")
-    assert engine_table.scaled_goal(line | {"cell": "vit-b:1x128:full"}) is None
 
 
 def test_documents_are_told_as_sequences() -> None:
