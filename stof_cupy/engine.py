@@ -213,7 +213,7 @@ class TransformerEngine(TextTasks, Inspection):
         A run may be a part of a CUDA graph of your own, once it has run with such shapes and the
         same mask. What it is given is read anew at each launch; numbers out of range are not
         reported then, states that depend on one are NaN. Memory that it takes has to stay the
-        graph's: capture under ``cupy.cuda.using_allocator(pool.malloc)``, and keep the pool as long.
+        graph's: capture under ``cupy.cuda.using_allocator(pool.malloc)``, and keep the pool.
         """
         if output not in ("hidden", "logits", "pooled"):
             expected = "'hidden', 'logits' or 'pooled'"
