@@ -43,9 +43,11 @@ struct Output {
     if constexpr (K::kSplit) {
       if (unit.pieces > 1 && !pieces().add_up(sums, unit)) return;
     }
-    if constexpr (K::kJoined > 1) pieces().join(sums[0]);
+    if constexpr (K::kJoined > 1 && !K::kByRows) pieces().join(sums[0]);
     if constexpr (K::kApart > 0 && !K::kSwapped) couple(sums, unit);
-    if constexpr (K::kAcross > 0)
+    if constexpr (K::kByRows)
+      store_rows(sums[0], unit);
+    else if constexpr (K::kAcross > 0)
       store_normalised(sums, unit);
     else if constexpr (K::kSwapped)
       Transposed<K>{p, group, thread, buffers.memory}.store(sums[0], unit, first_row(unit));
@@ -152,6 +154,41 @@ struct Output {
       ++buffers.count;
       if constexpr (K::kReadsAhead) buffers.read_next(all, before);
     });
+  }
+
+  // Adds up the rows that are this CTA's of those of its cluster, and stores them from registers:
+  // there are few.
+  __device__ __forceinline__ void store_rows(float (&sums)[K::kN / 2], const Unit& unit) const {
+    pieces().join_rows(sums);
+    constexpr int kPairs = K::kN / 8;
+    const epilogue::Operands operands = K::operands(p);
+    const int first = unit.tile_b * K::kN, col = first + thread % 4 * 2;
+    const bool whole = first + K::kN <= p.n;
+    epilogue::Columns<typename K::Epilogue, T, kPairs> columns;
+    columns.load(operands, whole, [&](int i) { return col + 8 * i; });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (pieces().owner(half) != rank) continue;
+      const i64 row = first_row(unit) + row_of(half);
+      epilogue::Rows<typename K::Epilogue, 1> rows;
+      rows.load(operands, [&](int) { return row; });
+      u32 residual[kPairs] = {};
+      if constexpr (K::Epilogue::kResidual)
+        epilogue::load_residual<T>(residual, operands, row, col, whole);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        float x[1][2] = {{sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]}};
+        epilogue::Operands here = operands;
+        columns.give(here, i);
+        rows.give(here, 0);
+        if constexpr (K::Epilogue::kResidual) {
+          here.has_residual = true;
+          here.residual_pair = residual[i];
+        }
+        K::Epilogue::template apply<T>(x, here, row, col + 8 * i);
+        store_pair<K::Epilogue::kHeads, T>(p, row, col + 8 * i, ptx::pack<T>(x[0][0], x[0][1]));
+      }
+    }
   }
 
   // How many 64 rows there are is the same in all CTAs of the cluster. What they tell of the first

@@ -86,6 +86,47 @@ struct Pieces {
     return true;
   }
 
+  // Which of the cluster's CTAs has a warp's rows g (half 0) or g + 8, if they share rows out.
+  __device__ __forceinline__ int owner(int half) const { return eighth(half) / K::kEighths; }
+  __device__ __forceinline__ int eighth(int half) const { return thread / 32 * 2 + half; }
+
+  // Adds up the pieces of K that the cluster has, of the rows that are this CTA's.
+  __device__ __forceinline__ void join_rows(float (&sums)[K::kN / 2]) const {
+    constexpr int kVectors = K::kN / 16;  // of a thread's row
+    const auto place = [&](int from, int half) {
+      const int part = (from * 2 + group) * K::kEighths + eighth(half) % K::kEighths;
+      return smem + part * kVectors * (32 * 16) + thread % 32 * 16;
+    };
+    ptx::cluster_sync();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (owner(half) == rank) continue;
+      const u32 to = place((rank - owner(half) - 1 + K::kJoined) % K::kJoined, half);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const float* const x = sums + 8 * i + 2 * half;
+        const float both[4] = {x[0], x[1], x[4], x[5]};
+        ptx::store_cluster(to + i * (32 * 16), owner(half), both);
+      }
+    }
+    ptx::cluster_sync();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (owner(half) != rank) continue;
+#pragma unroll 1
+      for (int from = 0; from < K::kJoined - 1; ++from)  // the next CTA, and so on round
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+          const uint4 y = ptx::load_shared_16(place(from, half) + i * (32 * 16));
+          float* const x = sums + 8 * i + 2 * half;
+          x[0] += __builtin_bit_cast(float, y.x);
+          x[1] += __builtin_bit_cast(float, y.y);
+          x[4] += __builtin_bit_cast(float, y.z);
+          x[5] += __builtin_bit_cast(float, y.w);
+        }
+    }
+  }
+
   // Adds up the pieces of K that the cluster has: 64 columns or more for each CTA, whose sums come
   // to the front. They meet where operands have been, once nobody multiplies any more.
   __device__ __forceinline__ void join(float (&sums)[K::kN / 2]) const {

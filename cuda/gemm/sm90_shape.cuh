@@ -32,7 +32,8 @@ struct Work {
 // 64 rows at least and may have 8 columns. If kSplit, K is cut into pieces, and who is done last
 // adds them up. If kAcross is not 0, as many CTAs of a cluster have all columns of a row, and the
 // rows are normalised (sm90_norm.cuh). If kJoined is more than 1, as many CTAs of a cluster have a
-// piece of K each, and a cluster has one tile.
+// piece of K each, and a cluster has one tile: they share out its columns, 64 or more for each, or
+// if it has fewer its rows.
 template <typename T_, int kM_, int kN_, int kStages_, bool kPingPong_, int kCluster_,
           bool kTransposedA_, bool kTransposedB_, class Epilogue_, bool kSwapped_, bool kSplit_,
           int kAcross_, bool kBounded_, int kJoined_>
@@ -51,6 +52,7 @@ struct Shape {
   static constexpr bool kSplit = kSplit_;
   static constexpr int kAcross = kAcross_;
   static constexpr int kJoined = kJoined_;
+  static constexpr bool kByRows = kJoined > 1 && kN < 64 * kJoined;
   static constexpr int kCtas = kAcross > 0 ? kAcross : kCluster * kJoined;  // of a cluster
   static constexpr bool kBounded = kBounded_;
 
@@ -91,7 +93,7 @@ struct Shape {
 
   // How the output leaves: as 64 x 64 through buffers, while the next is computed, and the residual
   // comes in through them before; if kSwapped, transposed as floats.
-  static constexpr bool kReadsAhead = Epilogue::kResidual && !kSwapped;
+  static constexpr bool kReadsAhead = Epilogue::kResidual && !kSwapped && !kByRows;
   static constexpr int kBuffers = kReadsAhead || kAcross > 0 ? 4 : 2;
   static_assert(kAcross == 0 || kBlocks <= 2);
   static_assert(kAcross == 0 ||
@@ -99,11 +101,16 @@ struct Shape {
   static constexpr int kJoinedBytes = 64 * 64 * 4;  // of a warpgroup's sums for 64 columns
   static_assert(kJoined == 1 ||
                 (kAcross == 0 && kCluster == 1 && kBlocks == 1 && kHalves == 1 && kApart == 0 &&
-                 kN % (64 * kJoined) == 0 && !kPingPong && !kSwapped && !kSplit &&
+                 (kByRows || kN % (64 * kJoined) == 0) && !kPingPong && !kSwapped && !kSplit &&
                  kN / 64 * 2 * kJoinedBytes <= kStages * (kBytesA + kBytesB)));
+  // Of a warpgroup's rows, eight at a time, so many are a CTA's.
+  static constexpr int kEighths = 8 / kJoined;
+  static_assert(!kByRows || (8 % kJoined == 0 && kN % 64 == 0 && !Epilogue::kStatistics));
   static constexpr int kPitch = 64 + 4;  // floats; so that a warp's stores hit all banks
-  static constexpr int kOutBytes =
-      kSwapped ? (kN * kPitch * 4 + 1023) / 1024 * 1024 : kBuffers * kBlockBytes;  // of a warpgroup
+  static constexpr int kOutBytes =       // of a warpgroup
+      kByRows    ? 0
+      : kSwapped ? (kN * kPitch * 4 + 1023) / 1024 * 1024
+                 : kBuffers * kBlockBytes;
 
   static constexpr int kA = 0;
   static constexpr int kB = kA + kStages * kBytesA;

@@ -44,7 +44,8 @@ class Sm90Gemm:
     across : int
         0, or CTAs of a cluster that have all columns, to normalise the rows.
     joined : int
-        CTAs of a cluster that have a piece of K each, and add them up in their shared memory.
+        CTAs of a cluster that have a piece of K each, and add them up in their shared memory: of
+        64 columns or more each, or where a tile has fewer of some of its rows.
     stages : int
         Buffers for 64 of K; 0: as many as there is memory for, up to 8.
     bounded : bool
@@ -74,6 +75,8 @@ class Sm90Gemm:
         """Bytes of both warpgroups for output on its way, the residual and its barriers."""
         if self.swapped:
             return 2 * (-(-self.n * _PITCH * 4 // 1024) * 1024)
+        if self.by_rows:
+            return 0  # stored from registers
         buffers = 4 if epilogue.residual or self.across else 2
         statistics = 32 + 2 * 2 * self.across * 64 * 8 if self.across else 0
         return 2 * buffers * (_BLOCK + 8 * epilogue.residual) + statistics
@@ -94,6 +97,11 @@ class Sm90Gemm:
     def ctas(self) -> int:
         """CTAs of a cluster."""
         return self.across or self.cluster * self.joined
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether CTAs that join pieces of K share out a tile's rows, as it has too few columns."""
+        return self.joined > 1 and self.n < 64 * self.joined
 
     @property
     def sharers(self) -> int:
@@ -137,10 +145,11 @@ class Sm90Gemm:
                 not alone
                 or self.cluster > 1
                 or self.m != 128
-                or self.n % (64 * self.joined)
-                or self.joined > 4
+                or (8 % self.joined if self.by_rows else self.n % (64 * self.joined))
+                or (not self.by_rows and self.joined > 4)
             ):
-                return mismatch("joined", self.joined, f"of {self.n // 64} in tiles of 128 rows")
+                expected = f"a divisor of 8 or of {self.n // 64} in tiles of 128 rows"
+                return mismatch("joined", self.joined, expected)
         if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
         wrong = self._fault_of_stages(epilogue)
@@ -180,6 +189,8 @@ class Sm90Gemm:
             return mismatch("across", self.across, "0 of such an epilogue")
         if self.joined > 1 and (epilogue.gated or epilogue.apart):
             return mismatch("joined", self.joined, "1 of columns that are coupled")
+        if self.by_rows and epilogue.statistics:
+            return mismatch("joined", self.joined, f"at most {self.n // 64} where rows are told of")
         if epilogue.statistics and epilogue.gated:
             return mismatch("statistics", "those of a gated product", "of one that is not")
         return None
@@ -209,6 +220,7 @@ GEMM_SM90_CONFIGS = (
     *(Sm90Gemm(128, n, split=True) for n in (192, 128, 64)),
     *(Sm90Gemm(128, n, swapped=True, split=True) for n in (8, 16, 32, 64)),
     *(Sm90Gemm(128, n, joined=j) for n, j in ((256, 4), (192, 3), (256, 2), (128, 2))),
+    *(Sm90Gemm(128, 64, joined=j) for j in (4, 8)),
     Sm90Gemm(128, 256, split=True),
     *(Sm90Gemm(128, 144, pingpong=turns) for turns in (False, True)),
     Sm90Gemm(128, 96),

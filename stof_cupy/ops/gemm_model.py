@@ -228,7 +228,9 @@ def _sm90(plan: Plan, p: Problem, facts: DeviceFacts, c: Constants) -> tuple[flo
     pieces = plan.pieces(p)
     if config.joined > 1:
         sent = config.m * config.n * 4 * (1 - 1 / pieces)
-        tail = tail / pieces + 2 * sent / 32 + 1500
+        # Rows that are shared out are those of some warps, each of which has 16.
+        tail *= min(1.0, 4 / pieces) if config.by_rows else 1 / pieces
+        tail += 2 * sent / 32 + (5000 if config.by_rows else 1500)  # as stacks took them
     elif pieces > 1 and not plan.stream:
         # Everyone writes a piece; the last of a tile reads all of them, out of L2.
         tail += config.m * config.n * 4 * (1 + pieces) / 32 + 2500

@@ -112,11 +112,11 @@ def test_the_fastest_is_chosen_and_one_of_ours_comes_last() -> None:
 def test_the_models_choice_is_taken_where_nothing_is_much_faster() -> None:
     guess = gemm_choice.name_of(gemm_model.choose(PROBLEM, HERE, H100))
     for other in ("sm90 256x128_c2", "cublaslt 0"):
-        keep({other: 100.0, guess: 102.0, "sm80 64x64": 300.0})
+        keep({other: 100.0, guess: 101.0, "sm80 64x64": 300.0})
         assert names() == [guess]
-        keep({other: 100.0, guess: 103.0, "sm80 64x64": 300.0})
+        keep({other: 100.0, guess: 102.0, "sm80 64x64": 300.0})
         assert names()[0] == other
-    keep({"else": 1.0, "sm80 64x64": 99.0, guess: 100.0})  # beside what can be run
+    keep({"else": 1.0, "sm80 64x64": 99.5, guess: 100.0})  # beside what can be run
     assert names() == [guess]
 
 

@@ -238,11 +238,14 @@ def test_the_code_of_streams(config: Sm90Gemm, stream: int) -> None:
         case.compare(run_on_cpu(plan, case, seed=stream))
 
 
-@pytest.mark.parametrize(("n", "joined"), [(128, 2), (256, 2), (192, 3), (256, 4)])
+@pytest.mark.parametrize(
+    ("n", "joined"),
+    [(128, 2), (256, 2), (192, 3), (256, 4), (64, 2), (64, 4), (64, 8), (128, 4), (128, 8)],
+)
 def test_the_code_of_pieces_in_a_cluster(n: int, joined: int) -> None:
     """Tails in all of M, N and K, CTAs with no column of the output, and the fewest steps."""
     config = Sm90Gemm(128, n, joined=joined)
-    sizes = ((1, 72, 64 * joined), (300, n + 100, 1000), (17, 43, 392))
+    sizes = ((1, 72, 64 * joined), (300, n + 100, 1000), (17, 43, max(392, 64 * joined - 56)))
     for seed, size in enumerate(sizes):
         kind = EVERY if seed == 1 else EpilogueKind()
         case = Case.draw(seed, Problem("bfloat16", *size, kind), padded_out=seed == 2)
