@@ -36,8 +36,9 @@ struct Norm {
     i64 x_row, residual_row, sum_row, out_row;  // strides in elements
     i64 rows;
     int cols;
-    int wide;   // rows of all arrays are whole 16-byte pieces
-    int warps;  // a power of two, for each row
+    int wide;       // rows of all arrays are whole 16-byte pieces
+    int warps;      // a power of two, for each row
+    int backwards;  // from the last rows to the first
     float eps;
   };
 
@@ -74,7 +75,8 @@ struct Norm {
 
     __device__ __forceinline__ Row(const Params& p, float* partial) : p(p), partial(partial) {
       const int warp = threadIdx.x / 32;
-      row = static_cast<i64>(blockIdx.x) * (kWarps / p.warps) + warp / p.warps;
+      const int block = p.backwards != 0 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+      row = static_cast<i64>(block) * (kWarps / p.warps) + warp / p.warps;
       cols = row < p.rows ? p.cols : 0;
       first = (warp % p.warps * 32 + threadIdx.x % 32) * 8;
       step = p.warps * 256;

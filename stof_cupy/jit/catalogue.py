@@ -179,7 +179,7 @@ def _norm(name: str, dtype: str, *, centred: bool, told: bool = False) -> Kernel
         params=(
             *((name, "u8") for name in ("x", "residual", "weight", "bias", "sum", "out")),
             *((name, "i8") for name in ("x_row", "residual_row", "sum_row", "out_row", "rows")),
-            *((name, "i4") for name in ("cols", "wide", "warps")),
+            *((name, "i4") for name in ("cols", "wide", "warps", "backwards")),
             ("eps", "f4"),
         ),
         threads=256,

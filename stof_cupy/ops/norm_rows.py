@@ -32,6 +32,13 @@ _MOST = 2**31 - 2**14
 _MANY = 4096
 """Warps that keep a GPU's memory busy."""
 
+_FITS = 2**25
+"""Bytes of a matrix that a GPU's L2 may still hold when all of it has been written.
+
+Of larger ones it holds the last rows, so those are normalised first, and the first rows last, with
+which the next kernel begins: 1 % of a BERT's or GPT-2's time at 16x2048 on an H200.
+"""
+
 
 def validate(
     x: Array,
@@ -145,6 +152,7 @@ def arguments(
         "cols": cols,
         "wide": wide,
         "warps": warps,
+        "backwards": count * cols * rows.itemsize > _FITS,
         "eps": eps,
     }
     return -(-count // (8 // warps)), fields

@@ -10,7 +10,7 @@ import pytest
 import stof_cupy
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from stof_cupy.jit import catalogue
-from stof_cupy.ops import norm, reference, reference_decoder, rms_norm
+from stof_cupy.ops import norm, norm_rows, reference, reference_decoder, rms_norm
 from stof_cupy.ops.norm_rows import arguments
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
@@ -119,6 +119,20 @@ def test_kernel_on_the_cpu(hidden, name, dtype):
     assert all(
         np.array_equal(*pair) for pair in zip(given, (x, residual, weight, bias), strict=True)
     )
+
+
+@pytest.mark.parametrize("hidden", [40, 768, 1032, 8200])
+def test_backwards_on_the_cpu(hidden, monkeypatch):
+    """Of what L2 does not hold the last rows come first; each CTA's rows are those it should do."""
+    x, residual, weight, bias = operands(hidden, "bfloat16", (21,))
+    result, total = expected("layer_norm", x, residual, weight, bias)
+    sum_out, out = (poison(x.shape, x.dtype) for _ in range(2))
+    for most, backwards in ((x.nbytes, False), (x.nbytes - 1, True)):
+        monkeypatch.setattr(norm_rows, "_FITS", most)
+        assert arguments(x, weight, bias, out, eps=1e-5)[1]["backwards"] is backwards
+    host_run("layer_norm", "bfloat16", (x, residual, weight, bias, sum_out, out))
+    assert_close(out, *result)
+    assert_close(sum_out, *total)
 
 
 def test_rows_that_the_kernel_does_not_count():
