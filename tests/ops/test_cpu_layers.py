@@ -58,7 +58,7 @@ def test_gemm_with_a_gate(dtype: str, activation: str) -> None:
 
 def test_float64_stays_float64_whatever_the_order_of_its_bytes() -> None:
     generator = rng(4)
-    a, b = random_array(generator, (5, 300), "float64"), random_array(generator, (300, 8), "float64")
+    a, b = (random_array(generator, shape, "float64") for shape in ((5, 300), (300, 8)))
     other = [x.astype(x.dtype.newbyteorder()) for x in (a, b)]
     got = cpu.gemm(*other)
     assert got.dtype == other[0].dtype
