@@ -343,6 +343,8 @@ def test_what_does_not_fit() -> None:
     fails(ArgumentError, "statistics: got a read-only array", statistics=told)
     fails(DTypeError, "normed: got int, expected a Normed", normed=3)
     fails(DTypeError, "rotary: got str, expected a Rotary", rotary="half")
+    other = np.zeros((10, 2), np.dtype("f4").newbyteorder())
+    fails(DTypeError, f"got {other.dtype.str}, expected float32", normed=Normed(other, None))
     fails(DTypeError, "normed.sums: got None", normed=Normed(np.zeros((10, 2), "f4"), None))
     fails(ShapeError, "normed.sums", normed=Normed(np.zeros((10, 2), "f4"), np.zeros(3, "f4")))
     fails(ShapeError, "positions", rotary=Rotary(positions[0], frequency, 3, 4))
