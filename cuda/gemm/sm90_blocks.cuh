@@ -154,7 +154,10 @@ struct Buffers {
       store_pair<K::Epilogue::kHeads, T>(p, row + r, col + 2 * pair,
                                          ptx::load_shared_4(place(buffer, r, pair)));
     }
-    if (K::kReadsAhead) sync();  // before the residual of another block comes here
+    if constexpr (K::kReadsAhead) {  // before the residual of another block is copied here
+      ptx::fence_async_proxy();
+      sync();
+    }
   }
 };
 

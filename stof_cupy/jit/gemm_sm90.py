@@ -146,9 +146,10 @@ class Sm90Gemm:
                 or self.cluster > 1
                 or self.m != 128
                 or (8 % self.joined if self.by_rows else self.n % (64 * self.joined))
-                or (not self.by_rows and self.joined > 4)
+                or (self.by_rows and self.n > 128)  # wider ones are spilled
             ):
-                expected = f"a divisor of 8 or of {self.n // 64} in tiles of 128 rows"
+                expected = f"a divisor of {self.n // 64} in tiles of 128 rows"
+                expected += ", or of 8 where they have at most 128 columns"
                 return mismatch("joined", self.joined, expected)
         if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
@@ -165,6 +166,9 @@ class Sm90Gemm:
         depth = self.depth(epilogue)
         if depth < 2 or self.smem_bytes(epilogue) > _SMEM_PER_BLOCK:
             return mismatch("stages", depth, f"2 or more in {_SMEM_PER_BLOCK} bytes")
+        joint = self.m * self.n * 4 if self.joined > 1 else 0  # where operands have been
+        if joint > depth * self._stage_bytes:
+            return mismatch("stages", depth, f"as many as have room for {joint} bytes of sums")
         return None
 
     def _columns(self, epilogue: EpilogueKind) -> int:

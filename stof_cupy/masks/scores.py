@@ -171,7 +171,8 @@ def _pattern(
 ) -> Pattern:
     """Return what NumPy scores ``(query blocks, key blocks)`` keep."""
     # float32 holds the 16-bit types exactly, and NumPy is faster in it.
-    wide = scores if scores.dtype == np.float64 else scores.astype(np.float32, copy=False)
+    whole = dtype_name(scores.dtype) == "float64"
+    wide = scores if whole else scores.astype(np.float32, copy=False)
     if top is None:
         # An array, because NumPy releases differ in the type that a float is compared in.
         kept = wide >= np.asarray(threshold, wide.dtype)[..., None]

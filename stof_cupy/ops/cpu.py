@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "activated",
     "add",
+    "computed_in",
     "embedding",
     "gelu",
     "gemm",
@@ -144,7 +145,12 @@ def activated(x: Array, name: str) -> Array:
 
 def widened(x: Array) -> Array:
     """Return `x` in the type it is computed in, and contiguous: BLAS does not take every stride."""
-    return np.ascontiguousarray(x, x.dtype if x.dtype == np.float64 else np.float32)
+    return np.ascontiguousarray(x, computed_in(x))
+
+
+def computed_in(x: Array) -> type[np.floating[Any]]:
+    """Return the type that floats are computed in, whatever the order of their bytes."""
+    return np.float64 if x.dtype.itemsize == 8 else np.float32
 
 
 def stored(result: Array, dtype: np.dtype[Any], out: Array | None) -> Array:

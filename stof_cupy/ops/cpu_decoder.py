@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stof_cupy.ops.cpu import activated, stored, summed, widened
+from stof_cupy.ops.cpu import activated, computed_in, stored, summed, widened
 
 __all__ = ["gated", "mul", "rms_norm", "rotary", "softcap", "unary"]
 
@@ -45,7 +45,7 @@ def rotary(
     # In float32, as the frameworks that made the weights do.
     angle = positions[:, None, :, None].astype(np.float32) * frequency
     cosine, sine = np.cos(angle) * np.float32(magnitude), np.sin(angle) * np.float32(magnitude)
-    result = np.array(x, np.float64 if x.dtype == np.float64 else np.float32, order="C")
+    result = np.array(x, computed_in(x), order="C")
     turned = result[..., : 2 * half]
     parts: tuple[Any, Any] = (np.s_[..., :half], np.s_[..., half:])
     if interleaved:

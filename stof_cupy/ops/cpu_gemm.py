@@ -21,7 +21,7 @@ def gemm(a: Array, b: Array, epilogue: Epilogue, out: Array | None) -> Array:
     """``activation(turned(scale * normed(a @ b) + bias)) + residual``; see `stof_cupy.gemm`."""
     acc = as_rows(widened(a)) @ widened(b)
     if epilogue.normed is not None:
-        mean, scale = epilogue.normed.statistics.T[:, :, None]
+        mean, scale = epilogue.normed.statistics.T[:, :, None].astype(acc.dtype)
         acc = (acc - mean * epilogue.normed.sums) * scale
     if epilogue.scale is not None:
         acc *= epilogue.scale

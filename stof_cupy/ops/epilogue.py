@@ -33,6 +33,11 @@ def _single(name: str, value: Any) -> float:
     return number
 
 
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentError(mismatch(name, repr(value), "True or False"))
+
+
 @dataclass(frozen=True, eq=False)
 class Normed:
     """A LayerNorm or RMSNorm of A's rows that is applied to the product instead.
@@ -84,6 +89,7 @@ class Rotary:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise ArgumentError(mismatch(name, repr(value), "an integer"))
+        _check_flag("interleaved", self.interleaved)
         object.__setattr__(self, "magnitude", _single("magnitude", self.magnitude))
 
     @property
@@ -129,7 +135,7 @@ class Epilogue:
     ------
     ArgumentError
         If `activation` is not one of the above, or None of a gated one, `statistics` or `rotary`
-        are of a gated one, or `scale` or `heads` is no number of its kind.
+        are of a gated one, `gated` is no flag, or `scale` or `heads` no number of its kind.
     DTypeError
         If `normed` is no `Normed`, or `rotary` no `Rotary`.
 
@@ -150,9 +156,11 @@ class Epilogue:
     statistics: Any = None
 
     def __post_init__(self) -> None:
-        if self.activation is not None and self.activation not in ACTIVATIONS:
+        named = isinstance(self.activation, str) and self.activation in ACTIVATIONS
+        if self.activation is not None and not named:
             expected = "None, " + " or ".join(map(repr, ACTIVATIONS))
             raise ArgumentError(mismatch("activation", repr(self.activation), expected))
+        _check_flag("gated", self.gated)
         if self.gated and self.activation is None:
             raise ArgumentError(mismatch("activation", None, "one, because it is gated"))
         for name in ("rotary", "statistics") if self.gated else ():

@@ -125,7 +125,8 @@ def check_stages(epilogue: Epilogue, a: Array, columns: int, n: int) -> None:
 
 def _check_float(name: str, x: Array | None, shape: tuple[int | str, ...]) -> None:
     if x is None or x.dtype != np.float32:
-        raise DTypeError(mismatch(name, None if x is None else x.dtype.name, "float32"))
+        got = None if x is None else x.dtype.name if x.dtype.isnative else x.dtype.str
+        raise DTypeError(mismatch(name, got, "float32"))
     check_shape(name, x, shape)
 
 

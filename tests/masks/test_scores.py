@@ -184,8 +184,9 @@ def test_labels() -> None:
     assert "threshold=<rows>)" in repr(score_blocks(scores, threshold=np.zeros(2)))
 
 
-def test_float64_scores_are_not_rounded() -> None:
-    scores = np.array([[1.0, 1 + 1e-12, 1 - 1e-12]])
+@pytest.mark.parametrize("dtype", ["<f8", ">f8"])
+def test_float64_scores_are_not_rounded(dtype: str) -> None:
+    scores = np.array([[1.0, 1 + 1e-12, 1 - 1e-12]], dtype)
     np.testing.assert_array_equal(score_blocks(scores, top=1, block=1).toarray(), [[0, 1, 0]])
     made = score_blocks(scores, threshold=1 + 1e-13, block=1)
     np.testing.assert_array_equal(made.toarray(), [[0, 1, 0]])

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stof_cupy.ops import cpu, reference
-from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue
+from stof_cupy.ops import cpu, cpu_decoder, reference
+from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue, Normed
+from stof_cupy.ops.gemm import gemm
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
@@ -53,6 +54,28 @@ def test_gemm_with_a_gate(dtype: str, activation: str) -> None:
         for rounding in ({}, precision(dtype))
     )
     assert_close(out, exact, low)
+
+
+def test_float64_stays_float64_whatever_the_order_of_its_bytes() -> None:
+    generator = rng(4)
+    a, b = (random_array(generator, shape, "float64") for shape in ((5, 300), (300, 8)))
+    other = [x.astype(x.dtype.newbyteorder()) for x in (a, b)]
+    got = cpu.gemm(*other)
+    assert got.dtype == other[0].dtype
+    np.testing.assert_allclose(got, a @ b, rtol=1e-12, atol=1e-12)
+    x, at = other[0].reshape(1, 5, 1, 300), np.zeros((1, 1), np.int64)
+    one = np.ones(2, np.float32)
+    turned = cpu_decoder.rotary(x, at, one, interleaved=False, magnitude=1.0)
+    np.testing.assert_array_equal(turned, x)  # at position 0
+
+
+def test_a_folded_norm_of_float64_is_not_rounded() -> None:
+    generator = rng(5)
+    a, b = random_array(generator, (3, 40), "float64"), random_array(generator, (40, 6), "float64")
+    told, sums = (generator.standard_normal(n).astype(np.float32) for n in ((3, 2), 6))
+    got = gemm(a, b, epilogue=Epilogue(normed=Normed(told, sums)))
+    mean, scale = told.astype(np.float64).T[:, :, None]
+    np.testing.assert_allclose(got, (a @ b - mean * sums) * scale, rtol=1e-12, atol=1e-12)
 
 
 def test_gemm_without_epilogue_rounds_once() -> None:

@@ -63,6 +63,14 @@ def test_other_bad_arguments():
     for scale in ("2", np.ones(3), float("nan"), 1e39, True):
         with pytest.raises(ArgumentError, match=r"scale: got .*, expected a number that float32"):
             Epilogue(scale=scale)
+    for activation in (np.ones(2), ["gelu"], 1):
+        with pytest.raises(ArgumentError, match=r"activation: got .*, expected None, 'gelu'"):
+            Epilogue(activation=activation)
+    for flag in (np.ones(2), "no", 1, None):
+        with pytest.raises(ArgumentError, match=r"gated: got .*, expected True or False"):
+            Epilogue(activation="silu", gated=flag)
+        with pytest.raises(ArgumentError, match=r"interleaved: got .*, expected True or False"):
+            Rotary(np.zeros(2, np.int32), np.ones(1, np.float32), 1, 2, interleaved=flag)
     for heads in (2.0, True, "2"):
         with pytest.raises(ArgumentError, match=r"heads: got .*, expected an integer"):
             Epilogue(heads=heads)

@@ -55,6 +55,10 @@ def test_every_configuration_is_one() -> None:
         ({"m": 192}, PLAIN, "m:"),
         ({"m": 256, "n": 256}, PLAIN, "registers"),
         ({"stages": 5}, PLAIN, "stages"),
+        ({"joined": 4, "stages": 2}, PLAIN, "stages"),  # no room for what is joined
+        ({"joined": 8}, PLAIN, "joined"),  # of the rows of so many columns, which are spilled
+        ({"n": 192, "joined": 4}, PLAIN, "joined"),
+        ({"n": 64, "joined": 4}, EpilogueKind(statistics=True), "joined"),
         ({"cluster": 3}, PLAIN, "cluster"),
         ({"transposed_b": True}, GATED, "gated"),
         ({"swapped": True, "m": 256}, PLAIN, "m:"),

@@ -171,6 +171,18 @@ def test_the_code_of_every_stage(config: Sm90Gemm) -> None:
         assert np.isnan(around).all()
 
 
+@pytest.mark.parametrize("config", [TALL, WIDE, TURNS, PIECES], ids=lambda c: c.name)
+def test_the_code_of_a_residual_that_has_a_tensor_map_where_the_output_has_none(
+    config: Sm90Gemm,
+) -> None:
+    """Its blocks are copied to where results were written, by several tiles of each CTA."""
+    case = Case.draw(2, Problem("bfloat16", 300, 200, 72, EpilogueKind(residual=True)))
+    case.residual = _laid(rng(1), (300, 200), "bfloat16", "k", 1.0)
+    case.out = poison((300, 203), case.out.dtype)[:, 1:201]
+    plan = Plan(config, splits=2 if config.split else 1)
+    case.compare(run_on_cpu(plan, case, ctas=config.ctas))
+
+
 @pytest.mark.parametrize(
     "config", [WIDE, Sm90Gemm(64, 128, pingpong=True), FEW], ids=lambda c: c.name
 )

@@ -31,7 +31,8 @@ TURNS = Sm90Gemm(64, 128, pingpong=True)
 PIECES = Sm90Gemm(128, 64, split=True)
 FEW = Sm90Gemm(128, 16, swapped=True, split=True)
 UNEVEN = Sm90Gemm(128, 80, pingpong=True)
-HOPPERS = (SHARED, WIDE, TALL, TURNS, PIECES, FEW, UNEVEN)
+JOINED = Sm90Gemm(128, 64, joined=2)
+HOPPERS = (SHARED, WIDE, TALL, TURNS, PIECES, FEW, UNEVEN, JOINED)
 
 
 @dataclass
@@ -178,6 +179,7 @@ EVERY = EpilogueKind(
     normed=True, bias=True, rotary="neighbours", activation="relu", statistics=True, heads=True
 )
 LARGE = EpilogueKind(rotary=128, heads=True, statistics=True)
+NORMED = ("row_statistics", "column_sums")
 CASES = (
     (QKV, (2, 35, 3, 64, 72)),  # a box would be in two sequences: no tensor map
     (QKV, (2, 64, 3, 64, 40)),
@@ -206,7 +208,9 @@ def run_on_hopper(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> No
         counters=counters.ctypes.data,
         report=0,
     )
-    clusters = min(plan.units(problem), max(1, ctas // config.ctas))
+    clusters = plan.units(problem)
+    if config.joined == 1:
+        clusters = min(clusters, max(1, ctas // config.ctas))
     spec = gemm_sm90(problem.dtype, config, problem.epilogue)
     on_hopper.launch(spec, clusters * config.ctas, fields, seed=seed)
 
@@ -218,11 +222,26 @@ def run_on_hopper(plan: Plan, case: Case, *, ctas: int = 3, seed: int = 0) -> No
 def test_the_code_of_sm_90(kind: EpilogueKind, sizes: Any, config: Sm90Gemm) -> None:
     if config.fault(kind) is not None:
         pytest.skip("no such kernel")
+    if config.joined > -(-sizes[-1] // 64):
+        pytest.skip("nothing to join")
     case = Case.draw(sum(sizes), kind, sizes, padded=sizes[1] % 2 == 0)
-    run_on_hopper(Plan(config, 2 if config.split and sizes[-1] > 64 else 1), case, seed=sizes[1])
+    pieces = 2 if config.split and sizes[-1] > 64 else config.joined
+    run_on_hopper(Plan(config, pieces), case, seed=sizes[1])
     case.compare()
     if sizes[1] % 2 == 0:
         case.around_is_left()
+
+
+@pytest.mark.parametrize("joined", [1, 4, 8])
+def test_the_code_of_sm_90_reads_nothing_beyond(joined: int) -> None:
+    """Tails in rows and columns: what is read for them ends where memory does."""
+    kind = EpilogueKind(normed=True, bias=True, activation="relu", residual=True)
+    case = Case.draw(joined, kind, (1, 17, 2, 50, 456))
+    case.bias, case.residual = on_host.fenced(case.bias), on_host.fenced(case.residual)
+    read = {name: on_host.fenced(getattr(case.stages, name)) for name in NORMED}
+    case.stages = case.stages._replace(**read)
+    run_on_hopper(Plan(Sm90Gemm(128, 64, joined=joined), joined), case)
+    case.compare()
 
 
 @pytest.mark.parametrize("tile", GEMM_TILES, ids=lambda t: f"{t.m}x{t.n}")
@@ -324,6 +343,8 @@ def test_what_does_not_fit() -> None:
     fails(ArgumentError, "statistics: got a read-only array", statistics=told)
     fails(DTypeError, "normed: got int, expected a Normed", normed=3)
     fails(DTypeError, "rotary: got str, expected a Rotary", rotary="half")
+    other = np.zeros((10, 2), np.dtype("f4").newbyteorder())
+    fails(DTypeError, f"got {other.dtype.str}, expected float32", normed=Normed(other, None))
     fails(DTypeError, "normed.sums: got None", normed=Normed(np.zeros((10, 2), "f4"), None))
     fails(ShapeError, "normed.sums", normed=Normed(np.zeros((10, 2), "f4"), np.zeros(3, "f4")))
     fails(ShapeError, "positions", rotary=Rotary(positions[0], frequency, 3, 4))
