@@ -7,6 +7,7 @@
 #include "gemm/sm90_pieces.cuh"
 #include "gemm/sm90_shape.cuh"
 #include "pipeline.cuh"
+#include "ptx/ldmatrix.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
@@ -124,12 +125,19 @@ struct Buffers {
     }
   }
 
-  // 16 columns of a warp's rows to a buffer. All lanes have read what is overwritten: what they
-  // write depends on it.
-  __device__ __forceinline__ void put(u32 buffer, int j, const u32 (&r)[4]) const {
+  // Where this lane's 16 bytes of 16 columns are.
+  __device__ __forceinline__ u32 columns(u32 buffer, int j) const {
     const int row = thread / 32 * 16 + thread % 16;
-    const int chunk = (2 * j + thread % 32 / 16) ^ row % 8;
-    ptx::stmatrix_x4(buffer + row * 128 + (chunk << 4), r[0], r[1], r[2], r[3]);
+    return place(buffer, row, 4 * (2 * j + thread % 32 / 16));
+  }
+
+  // 16 columns of a warp's rows, from a buffer and to it. All lanes have read what is overwritten:
+  // what they write depends on it.
+  __device__ __forceinline__ void get(u32 buffer, int j, u32 (&r)[4]) const {
+    ptx::ldmatrix_x4(r, columns(buffer, j));
+  }
+  __device__ __forceinline__ void put(u32 buffer, int j, const u32 (&r)[4]) const {
+    ptx::stmatrix_x4(columns(buffer, j), r[0], r[1], r[2], r[3]);
   }
 
   // Of a buffer to where it belongs in the output.

@@ -67,40 +67,58 @@ struct Consumer {
     output.finish();
   }
 
+  // Shuffled, the compiler knows that it is the same in all lanes. Where operands lie is then found
+  // in registers of the warp, and not in others and moved, which is 32 instructions a step.
+  template <typename X>
+  __device__ static __forceinline__ X uniform(X x) {
+    return __shfl_sync(0xffffffff, x, 0);
+  }
+
   __device__ __forceinline__ void multiply(float (&sums)[K::kBlocks][K::kN / 2], const Unit& unit) {
-#pragma unroll
-    for (int block = 0; block < K::kBlocks; ++block)
-#pragma unroll
-      for (int i = 0; i < K::kN / 2; ++i) sums[block][i] = 0.f;
+    const int steps = uniform(unit.steps);
+    position.count = uniform(position.count);
+    wait(K::full(smem, position.buffer()), position.full(), kFull);
+    start<true>(sums);
+    position.advance();
+    output.read_ahead(unit);
+    position.count = uniform(position.count);
 #pragma unroll 1
-    for (int k = 0; k < unit.steps; ++k, position.advance()) {
+    for (int k = 1; k < steps; ++k, position.advance()) {
       wait(K::full(smem, position.buffer()), position.full(), kFull);
-      start(sums);
-      if (k == 0) output.read_ahead(unit);
+      start<false>(sums);
       ptx::wgmma_wait<1>();
-      if (k > 0) release({position.count - 1});
+      release({position.count - 1});
     }
     if (K::kPingPong) ptx::barrier_arrive(kTurn + (group ^ 1), 256);
+    output.load_ahead(unit);
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int block = 0; block < K::kBlocks; ++block) ptx::pin(sums[block]);
     release({position.count - 1});
   }
 
+  // The products of a step, of which the first of a unit are not added to anything.
+  template <bool kFirst>
   __device__ __forceinline__ void start(float (&sums)[K::kBlocks][K::kN / 2]) const {
     // From one 16 of the 64 to the next, in units of 16 bytes.
     constexpr int kStepA = K::kTransposedA ? 128 : 2, kStepB = K::kTransposedB ? 128 : 2;
     const u64 a = operand_a + position.buffer() * (K::kBytesA / 16);
     const u64 b = operand_b + position.buffer() * (K::kBytesB / 16);
+    using Product = ptx::Wgmma<T, K::kN>;
+    if constexpr (!kFirst)
 #pragma unroll
-    for (int block = 0; block < K::kBlocks; ++block) ptx::pin(sums[block]);
+      for (int block = 0; block < K::kBlocks; ++block) ptx::pin(sums[block]);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < K::kK / 16; ++i)
 #pragma unroll
-      for (int block = 0; block < K::kBlocks; ++block)
-        ptx::Wgmma<T, K::kN>::template product<K::kTransposedA, K::kTransposedB>(
-            sums[block], a + block * (K::kBlockBytes / 16) + i * kStepA, b + i * kStepB);
+      for (int block = 0; block < K::kBlocks; ++block) {
+        const u64 at_a = a + block * (K::kBlockBytes / 16) + i * kStepA, at_b = b + i * kStepB;
+        if (kFirst && i == 0)
+          Product::template first<K::kTransposedA, K::kTransposedB>(sums[block], at_a, at_b);
+        else
+          Product::template product<K::kTransposedA, K::kTransposedB>(sums[block], at_a, at_b);
+      }
     ptx::wgmma_commit();
   }
 

@@ -21,6 +21,32 @@ struct Output {
   using Params = typename K::Params;
   using T = typename K::T;
   using Sums = float[K::kBlocks][K::kN / 2];
+  // Whether the bias of 64 columns is loaded while those before are stored, as there are registers.
+  static constexpr bool kEarly = K::Epilogue::kBias && !K::Epilogue::kResidual &&
+                                 !K::Epilogue::kNormed && !K::Epilogue::kStatistics &&
+                                 K::kApart == 0 && !K::kSwapped && K::kAcross == 0 && !K::kByRows;
+
+  // What the epilogue of a thread's pairs in 64 x 64 reads of their columns and rows: of kEach
+  // pairs at a time, as there are registers.
+  struct Ahead {
+    static constexpr int kEach = K::Epilogue::kNormed && K::kBlocks * K::kN > 256 ? 2 : 8;
+
+    epilogue::Columns<typename K::Epilogue, T, kEach> columns;
+    epilogue::Rows<typename K::Epilogue, 2> rows;
+
+    __device__ __forceinline__ void load(const epilogue::Operands& operands, const Output& output,
+                                         int row, int col) {
+      load_columns(operands, output, col, 0);
+      rows.load(operands, [&](int i) { return static_cast<i64>(row + output.row_of(i)); });
+    }
+
+    // Of pair `from` and those after it.
+    __device__ __forceinline__ void load_columns(const epilogue::Operands& operands,
+                                                 const Output& output, int col, int from) {
+      const int first = col + 8 * from + output.thread % 4 * 2;
+      columns.load(operands, col + 64 <= operands.cols, [&](int i) { return first + 8 * i; });
+    }
+  };
 
   const Params& p;
   const u32 smem;
@@ -28,6 +54,7 @@ struct Output {
   const int sharer;  // which part of a tile is this warpgroup's
   Buffers<K> buffers;
   RowStatistics<K> statistics;
+  Ahead ahead;  // of the 64 columns that are stored next
 
   __device__ __forceinline__ Output(const Params& params, u32 shared, int cta, int warpgroup)
       : p(params),
@@ -93,28 +120,6 @@ struct Output {
     });
   }
 
-  // What the epilogue of a thread's pairs in 64 x 64 reads of their columns and rows: of kEach
-  // pairs at a time, as there are registers.
-  struct Ahead {
-    static constexpr int kEach = K::Epilogue::kNormed && K::kBlocks * K::kN > 256 ? 2 : 8;
-
-    epilogue::Columns<typename K::Epilogue, T, kEach> columns;
-    epilogue::Rows<typename K::Epilogue, 2> rows;
-
-    __device__ __forceinline__ void load(const epilogue::Operands& operands, const Output& output,
-                                         int row, int col) {
-      load_columns(operands, output, col, 0);
-      rows.load(operands, [&](int i) { return static_cast<i64>(row + output.row_of(i)); });
-    }
-
-    // Of pair `from` and those after it.
-    __device__ __forceinline__ void load_columns(const epilogue::Operands& operands,
-                                                 const Output& output, int col, int from) {
-      const int first = col + 8 * from + output.thread % 4 * 2;
-      columns.load(operands, col + 64 <= operands.cols, [&](int i) { return first + 8 * i; });
-    }
-  };
-
   // Which row of 64 is this thread's, of its first or the other.
   __device__ __forceinline__ int row_of(int r) const {
     return thread / 32 * 16 + thread % 32 / 4 + 8 * r;
@@ -126,6 +131,14 @@ struct Output {
     const int col = unit.tile_b * K::kColumns + (K::kJoined > 1 ? rank * (64 * kEach) : 0);
     return {row, col, min(K::kBlocks, ceil_div(max(0, p.m - row), 64)),
             min(kEach, ceil_div(max(0, p.n - col), 64))};
+  }
+
+  // Loads what the epilogue reads for a unit's first 64 columns.
+  __device__ __forceinline__ void load_ahead(const Unit& unit) {
+    if constexpr (kEarly) {
+      const Blocks all = blocks(unit);
+      if (all.down > 0 && all.across > 0) ahead.load(K::operands(p), *this, all.row, all.col);
+    }
   }
 
   // Starts to read the residual of a unit, as far as there are buffers for it. If kSplit, that is
@@ -146,10 +159,18 @@ struct Output {
       if (kDown >= all.down || kAcross >= all.across) return;
       const int row = all.row + 64 * kDown, col = all.col + K::slab(kAcross);
       const u32 number = buffers.number(), buffer = buffers.address(number);
-      Ahead ahead;
-      ahead.load(operands, *this, row, col);
+      if constexpr (!kEarly) ahead.load(operands, *this, row, col);
       buffers.make_ready(buffer, number, row, col);
-      stage<kAcross>(sums[kDown], buffer, row, col, operands, ahead, again);
+      Ahead next;
+      const auto load_next = [&] {
+        if (!kEarly) return;
+        if (kAcross + 1 < all.across)
+          next.load(operands, *this, row, all.col + K::slab(kAcross + 1));
+        else if (kDown + 1 < all.down)
+          next.load(operands, *this, row + 64, all.col);
+      };
+      stage<kAcross>(sums[kDown], buffer, row, col, operands, ahead, again, load_next);
+      if constexpr (kEarly) ahead = next;
       buffers.send(buffer, row, col);
       ++buffers.count;
       if constexpr (K::kReadsAhead) buffers.read_next(all, before);
@@ -248,9 +269,13 @@ struct Output {
       Ahead ahead;
       ahead.load(operands, *this, row, all.col + 64 * across);
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {  // pairs
+      for (int i = 0; i < 16; ++i) {  // pairs; four at a time, as they are staged, are spilled
         float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
-        apply(pair, operands, ahead, buffer, row, all.col + 64 * across, i / 2, i % 2);
+        u32 residual = 0;
+        if constexpr (K::kReadsAhead)
+          residual =
+              ptx::load_shared_4(buffers.place(buffer, row_of(i % 2), 4 * (i / 2) + thread % 4));
+        apply(pair, operands, ahead, residual, row, all.col + 64 * across, i / 2, i % 2);
       }
     }
   }
@@ -305,19 +330,22 @@ struct Output {
   // 64 columns of the output to a buffer, over the residual. Those that the last slab has again are
   // as the one before has rounded them: where the result takes the residual's place, what was read
   // of the residual here may be the result.
-  template <int kSlab>
+  template <int kSlab, class Next>
   __device__ __forceinline__ void stage(const float (&sums)[K::kN / 2], u32 buffer, int row,
                                         int col, const epilogue::Operands& operands, Ahead& ahead,
-                                        u32 (&again)[K::kAgain / 16 + 1][4]) const {
+                                        u32 (&again)[K::kAgain / 16 + 1][4],
+                                        const Next& next) const {
     constexpr int kAgain = K::kAgain / 16;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      if (j == 2) next();
       if (kSlab == K::kSlabs - 1 && j < kAgain) {
         buffers.put(buffer, j, again[j]);
         continue;
       }
       if (j > 0 && 2 * j % Ahead::kEach == 0) ahead.load_columns(operands, *this, col, 2 * j);
-      u32 r[4];
+      u32 r[4], residual[4] = {};
+      if constexpr (K::kReadsAhead) buffers.get(buffer, j, residual);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 8 columns and 8 rows each
         const int fragment = K::slab(kSlab) / 8 + 2 * j + i / 2;
@@ -327,7 +355,7 @@ struct Output {
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             x[half][e] = sums[4 * (K::kHalves * fragment + half) + 2 * (i % 2) + e];
-        apply(x, operands, ahead, buffer, row, col, 2 * j + i / 2, i % 2);
+        apply(x, operands, ahead, residual[i], row, col, 2 * j + i / 2, i % 2);
         r[i] = ptx::pack<T>(x[0][0], x[0][1]);
         if (kSlab == K::kSlabs - 2 && j >= 4 - kAgain) again[j - (4 - kAgain)][i] = r[i];
       }
@@ -350,7 +378,7 @@ struct Output {
   // of the warp's sixteen.
   __device__ __forceinline__ void apply(float (&x)[K::kHalves][2],
                                         const epilogue::Operands& operands, const Ahead& ahead,
-                                        u32 buffer, int row, int col, int columns, int r) const {
+                                        u32 residual, int row, int col, int columns, int r) const {
     const int in_row = row_of(r);
     const int pair = 4 * columns + thread % 4;
     epilogue::Operands here = operands;
@@ -358,7 +386,7 @@ struct Output {
     ahead.rows.give(here, r);
     if constexpr (K::kReadsAhead) {
       here.has_residual = true;
-      here.residual_pair = ptx::load_shared_4(buffers.place(buffer, in_row, pair));
+      here.residual_pair = residual;
     }
     K::Epilogue::template apply<T>(x, here, row + in_row, col + 2 * pair);
   }

@@ -17,6 +17,8 @@ namespace stof::ptx {
 //   product<kTransposedA, kTransposedB>(d, a, b)
 //                           d += A B; both in shared memory, consecutive along the 16 or, if
 //                           transposed, along the 64 and N
+//   first<kTransposedA, kTransposedB>(d, a, b)
+//                           d = A B, the same
 //   qk(d, a, b, accumulate)  d = A B or d += A B; both in shared memory, consecutive along the 16
 //   pv(d, a, b)              d += A B; A in registers, B in shared memory, consecutive along N
 // Specialised by stof_cupy/jit/wgmma.py for the sizes that a kernel needs, because an instruction

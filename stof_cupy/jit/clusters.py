@@ -27,7 +27,7 @@ def active_clusters(sm_count: int, smem_bytes: int) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        Empty where the driver does not say.
+        Empty where the driver does not say; 0 for a size that a small share of a GPU cannot hold.
     """
     from cupy.cuda.function import Module
 
@@ -47,7 +47,7 @@ def active_clusters(sm_count: int, smem_bytes: int) -> tuple[int, ...]:
         grid = (sm_count // size * size, 1, 1)
         launch = LaunchConfig(grid, (128, 1, 1), smem_bytes, None, attribute, 1)
         found = ctypes.c_int(0)
-        if ask(ctypes.byref(found), function, ctypes.byref(launch)) or found.value < 1:
+        if ask(ctypes.byref(found), function, ctypes.byref(launch)):
             return ()
         counts.append(found.value)
     return tuple(counts)

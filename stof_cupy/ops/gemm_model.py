@@ -120,6 +120,8 @@ def candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) -> It
     if facts.arch != "90a":
         return
     for config in GEMM_SM90_CONFIGS:
+        if not facts.at_once(config.ctas):
+            continue
         for splits in (1, *SPLITS) if config.split else (config.joined,):
             plan = Plan(config, splits)
             if config.split and splits == 1 and not config.swapped:
@@ -189,7 +191,8 @@ def norm_candidates(problem: Problem, found: Layout | None, facts: DeviceFacts) 
         return
     for n, turns in product((64, 128, 192, 256), (False, True)):
         plan = Plan(Sm90Gemm(128, n, pingpong=turns, across=-(-problem.n // n)))
-        if gemm_sm90.fault(plan, problem, found) is None:
+        legal = gemm_sm90.fault(plan, problem, found) is None
+        if legal and facts.at_once(plan.config.ctas):
             yield plan
 
 

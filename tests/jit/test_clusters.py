@@ -62,6 +62,11 @@ def test_every_size_is_asked_for(driver: SimpleNamespace) -> None:
     assert driver.asked == [*range(2, MOST + 1)]
 
 
+def test_a_size_that_does_not_fit(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AT_ONCE, 8, 0)
+    assert active_clusters(132, SMEM) == (132, *AT_ONCE.values())
+
+
 def test_a_driver_that_does_not_say(
     driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

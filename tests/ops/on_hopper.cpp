@@ -454,4 +454,13 @@ void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   }
 }
 
+void ldmatrix_x4(u32 (&r)[4], u32 address) {
+  assert(address % 16 == 0);
+  const int lane = threadIdx.x % 32;
+  for (int i = 0; i < 4; ++i) {
+    const u32 row = host::from_lane(address, 8 * i + lane / 4);
+    r[i] = host::read<u32>(row + 4 * (lane % 4));
+  }
+}
+
 }  // namespace stof::ptx

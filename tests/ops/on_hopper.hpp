@@ -198,6 +198,7 @@ inline void store_shared_16(u32 address, uint4 x) {
 // Lane 8 * i + r has the address of row r of matrix i; each lane's register i holds two elements of
 // row lane / 4 of matrix i.
 void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3);
+void ldmatrix_x4(u32 (&r)[4], u32 address);  // the reverse
 
 template <typename T>
 u32 add_zero_times(u32 x, u32 y) {
@@ -215,6 +216,10 @@ struct Wgmma {
   template <int kTransposedA, int kTransposedB>
   static void product(float (&d)[kN / 2], u64 a, u64 b) {
     host::multiply<T>(d, kN / 2, a, b, kTransposedA, kTransposedB, true);
+  }
+  template <int kTransposedA, int kTransposedB>
+  static void first(float (&d)[kN / 2], u64 a, u64 b) {
+    host::multiply<T>(d, kN / 2, a, b, kTransposedA, kTransposedB, false);
   }
   static void pv(float (&d)[kN / 2], const u32* a, u64 b) { host::multiply<T>(d, kN / 2, a, b); }
 };

@@ -117,3 +117,16 @@ def test_what_is_cut_is_all_of_it() -> None:
             plan = Plan(Sm90Gemm(128, 64, split=True), splits)
             steps, pieces = plan.split_steps(problem), plan.pieces(problem)
             assert (pieces - 1) * steps < -(-k // 64) <= pieces * steps
+
+
+def test_clusters_that_do_not_fit_are_no_candidates() -> None:
+    """On a small share of a GPU, whose driver says 0 for them."""
+    share = replace(H100, sm_count=16, clusters=(16, 8, 5, 4, 0, 0, 0, 0))
+    kind = EpilogueKind(bias=True, residual=True)
+    for n, k in ((768, 3072), (1024, 768)):
+        problem = Problem("float16", 128, n, k, kind)
+        plans = [e.choice for e in gemm_model.explain(problem, Layout(), share)]
+        sizes = {plan.config.ctas for plan in plans if isinstance(plan, Plan)}
+        assert sizes >= {1, 2, 4} and max(sizes) == 4
+        norms = [plan.config.ctas for plan in gemm_model.norm_candidates(problem, Layout(), share)]
+        assert norms and max(norms) <= 4 < -(-n // 128)
