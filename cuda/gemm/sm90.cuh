@@ -55,7 +55,7 @@ struct Sm90 : sm90::Shape<T, kM, kN, kStages, kPingPong, kCluster, kTransposedA,
       ptx::give_registers<Shape::kRegistersOfLoader>();
       if (warp == 0 && ptx::elect_one()) sm90::Producer<Shape>(p, smem, rank).run();
       __syncwarp();
-      if constexpr (kJoined > 1) {  // see Output::join
+      if constexpr (kJoined > 1) {  // see Pieces::join
         sync();
         sync();
       }

@@ -105,9 +105,10 @@ struct Consumer {
     const u64 a = operand_a + position.buffer() * (K::kBytesA / 16);
     const u64 b = operand_b + position.buffer() * (K::kBytesB / 16);
     using Product = ptx::Wgmma<T, K::kN>;
-    if constexpr (!kFirst)
+    if constexpr (!kFirst) {
 #pragma unroll
       for (int block = 0; block < K::kBlocks; ++block) ptx::pin(sums[block]);
+    }
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < K::kK / 16; ++i)
