@@ -29,8 +29,9 @@ from stof_cupy.jit.attention_sm90 import (
 )
 from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
+from stof_cupy.jit.gemm_ahead import GEMM_SM90_AHEAD
 from stof_cupy.jit.gemm_pair import PAIR_TILES, gemm_pair
-from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, gemm_sm90
+from stof_cupy.jit.gemm_sm90 import gemm_sm90
 from stof_cupy.jit.gemm_streamed import gemm_streamed
 from stof_cupy.jit.mask_kernels import (
     MASK_BUILDS,

@@ -8,7 +8,8 @@ import pytest
 
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
-from stof_cupy.jit.gemm_sm90 import GEMM_SM90_AHEAD, GEMM_SM90_CONFIGS, Sm90Gemm
+from stof_cupy.jit.gemm_ahead import GEMM_SM90_AHEAD
+from stof_cupy.jit.gemm_sm90 import GEMM_SM90_CONFIGS, Sm90Gemm
 from stof_cupy.ops import gemm_model, gemm_sm80, gemm_sm90
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_sm90 import Layout, Plan
