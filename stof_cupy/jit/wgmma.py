@@ -21,7 +21,7 @@ def wgmma(dtype: str, sizes: Iterable[int]) -> str:
     --------
     >>> text = wgmma("bf16", (128, 64, 128))
     >>> text.count("struct"), text.count("m64n128k16.f32.bf16.bf16")
-    (2, 3)
+    (2, 4)
     """
     return "namespace stof::ptx {\n" + "".join(_one(dtype, n) for n in sorted(set(sizes))) + "}\n"
 
