@@ -31,9 +31,21 @@ def _one(dtype: str, n: int) -> str:
     count = n // 2
     d = ",".join(f"%{i}" for i in range(count))
     both = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    out = both.replace("+", "=")
     name = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype}"
     a = ",".join(f"%{count + i}" for i in range(4))
+    products = "".join(
+        f"""\
+  template <int kTransposedA, int kTransposedB>
+  static __device__ __forceinline__ void {called}(float (&d)[{count}], u64 a, u64 b) {{
+    asm volatile(
+        "{{.reg .pred p; setp.ne.b32 p, {added}, 0;\\n"
+        "{name} {{{d}}}, %{count}, %{count + 1}, p, 1, 1, %{count + 2}, %{count + 3};}}\\n"
+        : {sums}
+        : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB));
+  }}
+"""
+        for called, added, sums in (("product", 1, both), ("first", 0, both.replace("+", "=")))
+    )
     return f"""
 template <>
 struct Wgmma<{dtype}, {n}> {{
@@ -44,23 +56,7 @@ struct Wgmma<{dtype}, {n}> {{
         : {both}
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
   }}
-  template <int kTransposedA, int kTransposedB>
-  static __device__ __forceinline__ void product(float (&d)[{count}], u64 a, u64 b) {{
-    asm volatile(
-        "{{.reg .pred p; setp.ne.b32 p, 1, 0;\\n"
-        "{name} {{{d}}}, %{count}, %{count + 1}, p, 1, 1, %{count + 2}, %{count + 3};}}\\n"
-        : {both}
-        : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB));
-  }}
-  template <int kTransposedA, int kTransposedB>
-  static __device__ __forceinline__ void first(float (&d)[{count}], u64 a, u64 b) {{
-    asm volatile(
-        "{{.reg .pred p; setp.ne.b32 p, 0, 0;\\n"
-        "{name} {{{d}}}, %{count}, %{count + 1}, p, 1, 1, %{count + 2}, %{count + 3};}}\\n"
-        : {out}
-        : "l"(a), "l"(b), "n"(kTransposedA), "n"(kTransposedB));
-  }}
-  static __device__ __forceinline__ void pv(float (&d)[{count}], const u32* a, u64 b) {{
+{products}  static __device__ __forceinline__ void pv(float (&d)[{count}], const u32* a, u64 b) {{
     asm volatile(
         "{{.reg .pred p; setp.ne.b32 p, 1, 0;\\n"
         "{name} {{{d}}}, {{{a}}}, %{count + 4}, p, 1, 1, 1;}}\\n"
