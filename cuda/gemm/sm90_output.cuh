@@ -266,8 +266,8 @@ struct Output {
           buffers.sync();
         }
       }
-      Ahead ahead;
-      ahead.load(operands, *this, row, all.col + 64 * across);
+      Ahead read;
+      read.load(operands, *this, row, all.col + 64 * across);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {  // pairs; four at a time, as they are staged, are spilled
         float (&pair)[1][2] = *reinterpret_cast<float (*)[1][2]>(&x[32 * across + 2 * i]);
@@ -275,7 +275,7 @@ struct Output {
         if constexpr (K::kReadsAhead)
           residual =
               ptx::load_shared_4(buffers.place(buffer, row_of(i % 2), 4 * (i / 2) + thread % 4));
-        apply(pair, operands, ahead, residual, row, all.col + 64 * across, i / 2, i % 2);
+        apply(pair, operands, read, residual, row, all.col + 64 * across, i / 2, i % 2);
       }
     }
   }
