@@ -59,6 +59,8 @@ class Constants:
         Of Hopper's kernel: share of the rate of ``wgmma``.
     wg_l2 : float
         Of the bandwidth of the L2, in TMA's boxes.
+    wg_first : float
+        Of that, what a block's queries and first tile come with, before which it can do nothing.
     wg_score_clk, wg_part_clk, wg_term_clk : float
         As `score_clk` and `part_clk`, and for each modification of 16 scores.
     wg_copy_clk : float
@@ -96,6 +98,7 @@ class Constants:
     row_overlap: float = 0.71
     wgmma: float = 0.971
     wg_l2: float = 1.0
+    wg_first: float = 0.65
     wg_score_clk: float = 1.422
     wg_part_clk: float = 0.226
     wg_term_clk: float = 3.0
@@ -126,7 +129,7 @@ class Constants:
 
 _SHARES = (
     *("clock", "l2", "l2_sustained", "scattered", "dram", "tensor", "smem", "overlap", "issue"),
-    *("row_overlap", "wgmma", "wg_l2", "wg_halves"),
+    *("row_overlap", "wgmma", "wg_l2", "wg_first", "wg_halves"),
 )
 
 NAMES = tuple(each.name for each in fields(Constants))

@@ -236,16 +236,22 @@ def _needed(shape: Sm90Config, work: TileDemand, of: Times) -> float:
     return 1 - of.constants.wg_halves * (1 - min(needed / listed, 1.0))
 
 
+def _l2_share(of: Times) -> float:
+    """Return the bytes that an SM gets from L2 in a clock while all of them load tiles."""
+    clocks = of.case.facts.sm_count * of.rate.clocks
+    return of.rate.l2_bytes * of.constants.wg_l2 / clocks
+
+
 def _sm90_tile(shape: Sm90Config, work: TileDemand, of: Times) -> Tile:
     """Return the clocks of a key tile, on average."""
     part, share = work.part, _needed(shape, work, of)
     dims = shape.dim_qk + shape.dim_v
-    scores, rate, c = shape.m * shape.n * share, of.rate, of.constants
+    scores, c = shape.m * shape.n * share, of.constants
     each = c.wg_score_clk + part * c.wg_part_clk + len(shape.scores) * c.wg_term_clk
     terms = {
         "tensor": 2 * scores * dims / (_WGMMA_FLOPS * c.wgmma),
         "softmax": scores / 16 * each,
-        "l2": 2 * shape.n * dims * of.case.facts.sm_count * rate.clocks / (rate.l2_bytes * c.wg_l2),
+        "l2": 2 * shape.n * dims / _l2_share(of),
     }
     busy, bound = _total(terms, c.overlap)
     own = (terms["tensor"] + terms["softmax"]) / shape.warpgroups + c.wg_tile_clk
@@ -273,7 +279,9 @@ def _sm90(config: sm90.Config, of: Times, least: bool) -> Time:
         return max(spread, float(early.max(initial=0)))
 
     busy = end(tile.busy, c.wg_row_clk * shape.warpgroups, facts.sm_count)
-    alone = end(tile.alone, c.wg_row_clk, running) + c.block_clk
+    queries, keys = shape.m * shape.dim_qk, shape.n * (shape.dim_qk + shape.dim_v)
+    filling = 2 * (queries + keys) / (_l2_share(of) * c.wg_first)  # what comes later is hidden
+    alone = end(tile.alone, c.wg_row_clk, running) + c.block_clk + filling
     us = _blended(busy, alone, c) / rate.clocks
     if config.cut(p):
         us += c.combine_us + 8 * config.partial_floats(p) / (rate.l2_bytes * c.wg_l2)
