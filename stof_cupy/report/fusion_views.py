@@ -6,14 +6,13 @@ from stof_cupy.report.cells import Cell, joined
 from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
-from stof_cupy.report.tables import Table, number
+from stof_cupy.report.tables import Table, number, ordered
 from stof_cupy.report.views import (
     View,
     caption,
     cell_table,
     command,
     grid_table,
-    ordered,
     percent,
     stamps,
     value_table,

@@ -11,13 +11,12 @@ from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.paper_views import PAPER_VIEWS
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
-from stof_cupy.report.tables import Table, number
+from stof_cupy.report.tables import Table, number, ordered
 from stof_cupy.report.views import (
     View,
     caption,
     cell_table,
     grid_table,
-    ordered,
     ratio_picture,
     stamps,
     summary_picture,
@@ -90,7 +89,10 @@ def _bars(
 
 def _stacks(results: Results) -> Table | None:
     rows = {"stack": "ms, times as fast as the best peer", "mask": "mask"}
-    return grid_table(joined(results.of(STACKS)), rows, "size")
+    cells = joined(results.of(STACKS))
+    at = {name: ordered(cell[name] for cell in cells) for name in rows}
+    cells.sort(key=lambda cell: [at[name].index(cell[name]) for name in rows])
+    return grid_table(cells, rows, "size")
 
 
 def _stack_picture(results: Results) -> Picture | None:

@@ -11,14 +11,13 @@ from stof_cupy.report.fusion_views import FUSION_VIEWS
 from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results
-from stof_cupy.report.tables import Table, number
+from stof_cupy.report.tables import Table, number, ordered
 from stof_cupy.report.views import (
     View,
     caption,
     cell_table,
     command,
     grid_table,
-    ordered,
     percent,
     ratio_picture,
     stamps,

@@ -12,6 +12,7 @@ from textwrap import fill
 from typing import Any, Literal
 
 from stof_cupy.errors import MissingDependencyError, mismatch
+from stof_cupy.report.tables import ordered
 
 __all__ = ["Panel", "Picture", "Series", "digest_of", "draw"]
 
@@ -79,9 +80,12 @@ def digest_of(path: Path) -> str:
     return found.group(1) if found else ""
 
 
-# Paul Tol's bright scheme: told apart by colour-blind readers and in grey.
-_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000")
-_MARKERS = "osD^vP*X"
+# Paul Tol's bright scheme, told apart by colour-blind readers and in grey, and four more.
+_COLOURS = (
+    *("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000"),
+    *("#ee7733", "#332288", "#994f00", "#99ddbb"),
+)
+_MARKERS = "osD^vP*Xh<>d"
 _PANELS = 4  # in a row
 _CHARACTER = 0.07  # inches, of a label
 _STYLE = {
@@ -143,7 +147,7 @@ def draw(picture: Picture, path: Path) -> None:
 
 
 def _draw_panel(axis: Any, picture: Picture, panel: Panel, inches: float) -> None:
-    names = list(dict.fromkeys(x for series in panel.series for x, _ in series.points))
+    names = ordered(x for series in panel.series for x, _ in series.points)
     every = _names(picture.panels)
     for number, series in enumerate(panel.series):
         look = every.index(series.name)  # the same in all panels

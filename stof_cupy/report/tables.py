@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Table", "number"]
+__all__ = ["Table", "number", "ordered"]
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,26 @@ def number(value: float) -> str:
     while digits < 9 and abs(rounded) * 10**digits < 99.95:
         digits += 1
     return f"{rounded:.{digits}f}"
+
+
+def ordered(values: Iterable[str]) -> list[str]:
+    """Return each value once: numbers by size, batches of tokens by tokens, others as they came.
+
+    Examples
+    --------
+    >>> ordered(["4096", "128", "128"]), ordered(["sliding", "causal"])
+    (['128', '4096'], ['sliding', 'causal'])
+    >>> ordered(["16x2048", "1x128", "8x512"])
+    ['1x128', '8x512', '16x2048']
+    """
+    found = list(dict.fromkeys(values))
+    try:
+        return sorted(found, key=_size)
+    except ValueError:
+        return found
+
+
+def _size(text: str) -> tuple[float, float]:
+    """Return a number, or tokens and batch of ``8x512``, so that they can be sorted."""
+    batch, _, tokens = text.rpartition("x")
+    return float(tokens), float(batch or 0)

@@ -10,7 +10,7 @@ from stof_cupy.report.cells import Cell, Summary, joined
 from stof_cupy.report.machines import by_machine, machine_column, titled
 from stof_cupy.report.pictures import Panel, Picture, Series
 from stof_cupy.report.results import Results, Timing
-from stof_cupy.report.tables import Table, number
+from stof_cupy.report.tables import Table, number, ordered
 
 __all__ = [
     "View",
@@ -18,7 +18,6 @@ __all__ = [
     "cell_table",
     "command",
     "grid_table",
-    "ordered",
     "percent",
     "ratio_picture",
     "stamps",
@@ -56,21 +55,6 @@ def stamps(things: Iterable[Cell | Timing]) -> tuple[str, ...]:
     """Return a sentence for each run that something comes from, or for runs that differ in none."""
     runs = sorted({each.run for each in things}, key=lambda run: (run.time, run.file))
     return tuple(dict.fromkeys(f"{run.stamp} ({run.file})." for run in runs))
-
-
-def ordered(values: Iterable[str]) -> list[str]:
-    """Return each value once: numbers by size, others as they came.
-
-    Examples
-    --------
-    >>> ordered(["4096", "128", "128"]), ordered(["sliding", "causal"])
-    (['128', '4096'], ['sliding', 'causal'])
-    """
-    found = list(dict.fromkeys(values))
-    try:
-        return sorted(found, key=float)
-    except ValueError:
-        return found
 
 
 def cell_table(results: Results, benches: Sequence[str], ours: str = "") -> Table | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,45 @@ def test_pictures_carry_what_they_show(tmp_path: Path) -> None:
     assert picture(1.5).digest != picture(1.6).digest
     (tmp_path / "other.svg").write_text("<svg/>")
     assert digest_of(tmp_path / "other.svg") == ""
+
+
+def test_series_of_a_picture_look_different(tmp_path: Path) -> None:
+    """Counted in a drawn file, for as many series as any picture of the results has."""
+    pytest.importorskip("matplotlib")
+    most = max(
+        len({series.name for panel in picture.panels for series in panel.series})
+        for _, picture in drawn(read_directory(RESULTS))
+    )
+    assert most > 8  # ours and nine peers
+    names = [f"peer {number_}" for number_ in range(most)]
+    series = tuple(Series(name, (("128", 1.0), ("256", 2.0))) for name in names)
+    draw(Picture("lines", (Panel("causal", series),), "x", "y"), tmp_path / "lines.svg")
+    text = (tmp_path / "lines.svg").read_text()
+    lines = re.findall(r"stroke: (#\w+); stroke-width: 1\.1;", text)
+    assert len(lines) == 2 * most and len(set(lines)) == most  # each in the legend, too
+    draw(Picture("bars", (Panel("causal", series),), "x", "y"), tmp_path / "bars.svg")
+    bars = set(re.findall(r'style="fill: (#\w+)"', (tmp_path / "bars.svg").read_text()))
+    assert set(lines) - {"#000000"} <= bars  # black is what SVG fills with unasked
+
+
+def test_lines_go_from_small_to_large(tmp_path: Path) -> None:
+    """Also where the first series lacks a length, and those of batches of tokens."""
+    pytest.importorskip("matplotlib")
+    series = (
+        Series("full", (("1x128", 1.0), ("16x2048", 1.0))),
+        Series("sliding", (("16x2048", 2.0), ("8x512", 1.0), ("1x8192", 3.0))),
+    )
+    draw(Picture("lines", (Panel("", series),), "x", "y"), tmp_path / "x.svg")
+    shown = re.findall(r">(\d+x\d+)</text>", (tmp_path / "x.svg").read_text())
+    assert shown == ["1x128", "8x512", "16x2048", "1x8192"]
+
+
+def test_the_grid_of_stacks_is_sorted() -> None:
+    (stacks,) = (each.table(read_directory(RESULTS)) for each in VIEWS if each.name == "stacks")
+    assert stacks is not None
+    assert stacks.columns[2:] == ("1x128", "8x512", "16x2048", "1x8192")
+    rows = [row[0] for row in stacks.rows]
+    assert rows == [name for name in dict.fromkeys(rows) for _ in range(rows.count(name))]
 
 
 def test_tables_line_up() -> None:
