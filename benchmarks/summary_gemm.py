@@ -4,7 +4,8 @@
 
 A line is ours in us and TFLOP/s (GB/s for few rows), how many times as fast as the best peer that
 is, and which; then our templates alone, where ours is something else. A cell of a later file
-replaces that of an earlier one, so that times that are compared are of one run.
+replaces that of an earlier one. Of several runs in a file ours are the newest one's, and peers that
+did not run in it stand as they were in the run before: ° marks these.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Cell:
     shape: tuple[int, int, int]
     times: dict[str, float] = field(default_factory=dict)
     with_host: set[str] = field(default_factory=set)
+    earlier: set[str] = field(default_factory=set)  # peers that were timed in a run before ours
     bandwidth: float = 0.0
     choice: str = ""
     regret: float | None = None  # the model's choice over the fastest of ours that was timed
@@ -60,6 +62,7 @@ class Cell:
         text = f"{m:>6} {n:>5}x{k:<5} {ours:9.1f}{star} us {speed:10}"
         if self.peer is not None:
             mark = "*" if self.peer[1] in self.with_host else ""
+            mark += "°" if self.peer[1] in self.earlier else ""
             text += f" {self.ratio():5.2f}x {self.peer[1]}{mark} {self.peer[0]:.1f}"
         if "apart" in self.times:
             text += f" | apart {self.times['apart']:.1f}"
@@ -74,14 +77,17 @@ def read(paths: list[Path]) -> tuple[list[Cell], float]:
     copy = 0.0
     for path in paths:
         here: dict[Any, Cell] = {}
-        for each in json.loads(path.read_text())["benchmarks"]:
-            info = each["extra_info"]
+        for info in _by_run(json.loads(path.read_text())):
             if info.get("way") == "copy":
                 copy = info["gbytes_per_s"]
             if "kind" not in info:
                 continue
             key = info["kind"], tuple(info["shape"])
             cell = here.setdefault(key, Cell(*key))
+            if info["way"] == "ours":
+                cell.times = {way: us for way, us in cell.times.items() if way not in OWN}
+                cell.earlier = {*cell.times}
+            cell.earlier.discard(info["way"])
             cell.times[info["way"]] = 1e3 * info["device_p50_ms"]
             if not info["graph"]:
                 cell.with_host.add(info["way"])
@@ -92,6 +98,16 @@ def read(paths: list[Path]) -> tuple[list[Cell], float]:
                     cell.regret = times[info["model"]] / min(times.values())
         cells |= here
     return list(cells.values()), copy
+
+
+def _by_run(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what was noted of all benchmarks, the newest run last and of a run ours first."""
+    times = [run.get("datetime", "") for run in content.get("runs", ({},))]
+    each = sorted(
+        content["benchmarks"],
+        key=lambda one: (times[one.get("run", 0)], one["extra_info"].get("way") != "ours"),
+    )
+    return [one["extra_info"] for one in each]
 
 
 # ---------------------------------------------------------------- the issue's goals

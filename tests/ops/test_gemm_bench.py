@@ -71,6 +71,23 @@ def test_goals(tmp_path: Path) -> None:
     assert cell.peer[1] == "compile" and "0.90x compile" in str(cell)
 
 
+def test_of_several_runs_ours_are_the_newest(tmp_path: Path) -> None:
+    """Templates of an older run are not set beside a newer peer; peers of that run are marked."""
+    cell = ("bias_gelu", (512, 768, 768))
+    runs = (
+        written(tmp_path / "new", 1.0, [cell], Lt=1.2),
+        written(tmp_path / "old", 1.5, [cell], Lt=1.3, templates=2.0, compile=1.1),
+    )
+    every = [json.loads(run.read_text())["benchmarks"] for run in runs]
+    joined = [one | {"run": number} for number, run in enumerate(every) for one in run]
+    stamps = [{"datetime": "2026-11-29T10"}, {"datetime": "2026-11-29T02"}]
+    (tmp_path / "both").write_text(json.dumps({"runs": stamps, "benchmarks": joined}))
+    ((found,), _) = summary_gemm.read([tmp_path / "both"])
+    assert found.ratio(alone=True) == found.ratio() == pytest.approx(1.1)
+    assert found.times["Lt"] == pytest.approx(1.2 * found.times["ours"])
+    assert found.earlier == {"compile"} and "1.10x compile° " in str(found)
+
+
 def test_regret_and_better_constants(tmp_path: Path) -> None:
     shapes = [s for s in gemm_cells.shapes("bias_gelu") if s[0] in (128, 4096)]
     path = written(tmp_path / "a", 1.0, [("bias_gelu", shape) for shape in shapes], Lt=1.0)
