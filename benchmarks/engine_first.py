@@ -30,17 +30,21 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", default=CELLS)
     parser.add_argument("--tune", nargs="+", default=["fast"])
     parser.add_argument("--out", type=Path, help="file of results, appended to")
+    parser.add_argument("--commit", help="what is measured, where git cannot tell")
     parser.add_argument("--backend", default="cuda", help="numpy: to try this program")
     parser.add_argument("--inside", nargs=2, metavar=("CELL", "TUNE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
         print(json.dumps(first(*args.inside, args.backend)))
         return
+    import cards  # not in a process that is timed: it imports some of the package
+
+    stamp = {"commit": args.commit} if args.commit else cards.commit()
     for cell in args.cells:
         for tune in args.tune:
             with tempfile.TemporaryDirectory() as cache:
                 machine = _machine(args.backend)
-                line: dict[str, Any] = {"cell": cell, "tune": tune, "machine": machine}
+                line: dict[str, Any] = {"cell": cell, "tune": tune, "machine": machine} | stamp
                 for name in ("empty", "second"):
                     line[name] = _process(cell, tune, args.backend, cache)
                     shown = "  ".join(f"{k} {v}" for k, v in line[name].items())

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument(
         "--budget", type=float, default=1e9, help="no cell begins after it, seconds"
     )
-    parser.add_argument("--commit", default="", help="what is measured, for the file")
+    parser.add_argument("--commit", help="what is measured, where git cannot tell")
     parser.add_argument("--device", default="cuda", help="cpu: to try this program, not to measure")
     parser.add_argument("--fold", action="store_true", help="norms folded where that should pay")
     parser.add_argument("--profile", action="store_true", help="show our kernels, GPU only")
@@ -74,7 +74,8 @@ def main() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(args.out.resolve().parent / "inductor"))
     began = time.perf_counter()
     options = Options(tune=args.tune, fold_norms=None if args.fold else False)
-    how = {"fold": args.fold, "commit": args.commit}
+    stamp = {"commit": args.commit} if args.commit else cards.commit()
+    how = {"fold": args.fold} | stamp
     profiled = args.profile and args.device == "cuda"
     for cell in cells:
         if time.perf_counter() - began > args.budget:

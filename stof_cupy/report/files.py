@@ -92,7 +92,7 @@ def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timi
     gpu = {"name": machine.pop("gpu", "a CPU"), "driver": machine.pop("driver", "")}
     stamp = {
         "machine_info": {"gpu": gpu, "packages": machine},
-        "commit_info": {"id": line.get("commit", "")},
+        "commit_info": {"id": line.get("commit", ""), "dirty": line.get("dirty", False)},
         "datetime": f"{machine.pop('date', '')}T{number:06}",
     }
     run = Run.of(path.name, stamp)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import cards
 import engine_grid
 import engine_profile
 import engine_table
@@ -13,6 +16,7 @@ import pytest
 from engine_stacks import Cell
 
 from stof_cupy.errors import ArgumentError
+from stof_cupy.report import read_file
 
 CELL = "vit-b:1x128:full"
 
@@ -22,7 +26,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the program on a card of a name, its cells not run."""
 
     def run(cell: Any, ways: Any, *how: Any) -> dict[str, Any]:
-        found = {way: {"p50_ms": 1.0} for way in ways}
+        found = {way: {"p20_ms": 1.0, "p50_ms": 1.0, "p80_ms": 1.0} for way in ways}
         return {"cell": str(cell), "machine": {"gpu": cards[-1]}, "ways": found, "seconds": 1.0}
 
     def called(card: str, name: str, *args: str) -> None:
@@ -62,6 +66,37 @@ def test_another_cards_file_is_shown_and_not_added_to(
     capsys.readouterr()
     grid("NVIDIA H200", "x.jsonl", "--table")
     assert CELL in capsys.readouterr().out
+
+
+def test_lines_say_what_was_measured(
+    tmp_path: Path, grid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cards.commit", lambda: {"commit": "abcdef0", "dirty": True})
+    grid("NVIDIA H200", "x.jsonl", "--cells", CELL)
+    grid("NVIDIA H200", "x.jsonl", "--cells", CELL, "--commit", "1234567")
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [line["commit"] for line in lines] == ["abcdef0", "1234567"]
+    first, second = read_file(tmp_path / "x.jsonl").runs
+    assert "commit abcdef0 with changes" in first.stamp
+    assert second.commit == "1234567" and not second.dirty
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
+def test_git_is_asked_what_is_measured(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=x", "-c", "user.email=x@x")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    assert cards.commit(tmp_path) == {}
+    git("init")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-m", "a")
+    git("tag", "v1")
+    clean = cards.commit(tmp_path)
+    assert len(clean["commit"]) >= 7 and not clean["dirty"]
+    (tmp_path / "a").write_text("2")
+    assert cards.commit(tmp_path) == {**clean, "dirty": True}
 
 
 @pytest.mark.parametrize("cell", ["bert-base:1x128:full", "bert-base:8x512:longformer"])
