@@ -147,10 +147,10 @@ def _documents(cell: Cell, function: Callable[..., Any]) -> Call:
     return documents_peer.prepared(cell, *_tensors(cell), *looked_up, function)
 
 
-def _flash(cell: Cell, module: str, everything: Any) -> Call:
+def _flash(cell: Cell, module: str, everything: Any, **more: Any) -> Call:
     if cell.mask.name == "document":
         return _documents(cell, import_module(module).flash_attn_varlen_func)
-    how = _window(cell, everything)
+    how = _window(cell, everything) | more
     function = import_module(module).flash_attn_func
     q, k, v = (x.transpose(1, 2) for x in _tensors(cell))
 
@@ -163,12 +163,16 @@ def _flash(cell: Cell, module: str, everything: Any) -> Call:
 
 
 def fa3(cell: Cell) -> Call:
-    """FlashAttention 3, of the wheels that tools/peer_bundle.sh packs."""
-    return _flash(cell, "flash_attn_interface", -1)
+    """FlashAttention 3, of the wheels that tools/peer_bundle.sh packs.
+
+    Of few queries it may cut the keys as it likes, the default of its function for caches.
+    """
+    few = {"num_splits": 0} if cell.shape[3] < cell.shape[4] else {}
+    return _flash(cell, "flash_attn_interface", -1, **few)
 
 
 def fa4(cell: Cell) -> Call:
-    """FlashAttention 4."""
+    """FlashAttention 4, which on Hopper cuts no keys."""
     return _flash(cell, "flash_attn.cute", None)
 
 

@@ -128,6 +128,23 @@ def test_sdpa_is_told_of_the_mask_by_what_it_adds(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(added[0, 0].numpy(), expected)
 
 
+@pytest.mark.parametrize(("queries", "splits"), [(1, {"num_splits": 0}), (8192, {})])
+def test_flash_attention_3_may_cut_the_keys_of_few_queries(
+    monkeypatch: pytest.MonkeyPatch, queries: int, splits: dict[str, int]
+) -> None:
+    """Its function for whole sequences cuts none unless it is told to."""
+    told: list[dict[str, Any]] = []
+    row = SimpleNamespace(transpose=lambda *axes: row)
+    module = SimpleNamespace(flash_attn_func=lambda *arrays, **how: told.append(how) or row)
+    monkeypatch.setattr(attention_peers, "import_module", {"flash_attn_interface": module}.get)
+    monkeypatch.setattr(attention_peers, "_tensors", lambda cell: (row, row, row))
+    monkeypatch.setattr(attention_peers, "_window", lambda cell, everything: {"causal": False})
+    shape, mask = (1, 32, 8, queries, 8192, 128), SimpleNamespace(name="full")
+    cell: Any = SimpleNamespace(shape=shape, mask=mask)
+    assert attention_peers.fa3(cell)() is row
+    assert told == [{"causal": False, **splits}]
+
+
 @pytest.mark.parametrize("kind", ["bias_gelu", "fold"])
 def test_cublaslts_epilogue_is_what_eager_computes(kind: str) -> None:
     torch = pytest.importorskip("torch")
