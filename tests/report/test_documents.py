@@ -49,7 +49,7 @@ def test_the_benchmarks_readme_has_parts_and_says_what_repeats_them() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text()
     parts = {name for name, _ in blocks(text)}
     assert {"overview", "losses", "runs", "paper-attention"} <= parts
-    assert {"attention-hopper", "attention-scattered"} <= parts
+    assert {"attention-hopper", "attention-scattered", "paper-host", "paper-choice"} <= parts
     for bench in ("paper_attention", "paper_fusion", "paper_tuning", "paper_scaling", "masks"):
         assert f"BENCH={bench}" in text
         assert (ROOT / "benchmarks" / f"bench_{bench}.py").is_file()
