@@ -7,14 +7,20 @@ run, and a benchmark's ``run`` is its number there; ``skipped`` says what did no
 *cell* is all ways of one thing to do. What the file has whole is run again with ``--again`` alone;
 of what it has in part everything is, because a ratio is of times from one run. What failed, or
 wanted a package that is there now, the file has not; what took the GPU's context with it is left.
+
+Runs on several GPUs of a host may add to one file at a time: each takes cells that no other has
+begun. A module's ``TOGETHER`` names parameters whose cells one run is to do, for what they share.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
 import re
+import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +52,15 @@ def cell_of(item: pytest.Item) -> tuple[Any, ...]:
 def way_of(item: pytest.Item) -> str:
     """Return whose call an item times; "" if it has no such parameter."""
     return str(getattr(getattr(item, "callspec", None), "params", {}).get(WAY, ""))
+
+
+def group_of(item: pytest.Item) -> tuple[Any, ...]:
+    """Return what an item has in common with all that one of several runs is to do."""
+    names = getattr(getattr(item, "module", None), "TOGETHER", None)
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    if names is None or not set(names) <= params.keys():
+        return cell_of(item)
+    return (item.nodeid.partition("[")[0], *(repr(params[name]) for name in names))
 
 
 def cells(items: Iterable[pytest.Item]) -> dict[tuple[Any, ...], list[pytest.Item]]:
@@ -180,3 +195,51 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     beside = path.with_suffix(".part")
     beside.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(beside, path)
+
+
+class Claims:
+    """Cells that this process takes, and no other that adds to the same file on this host.
+
+    A lock on a byte of an empty file stands for a group of cells, so that those of a process that
+    was ended are free.
+
+    Parameters
+    ----------
+    path : Path
+        The results.
+    before : mapping
+        What they had when this run began.
+    """
+
+    def __init__(self, path: Path, before: Mapping[str, Any]) -> None:
+        self._path, self._old = path, {run.get("datetime") for run in before["runs"]}
+        self._done: set[str] = set()
+        self._seen: tuple[int, int] | None = None
+        name = hashlib.sha256(f"{os.getuid()} {path.resolve()}".encode()).hexdigest()[:16]
+        file = Path(tempfile.gettempdir()) / f"stof_cupy-cells-{name}"
+        self._locks = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+
+    def takes(self, group: tuple[Any, ...], names: Iterable[str]) -> bool:
+        """Whether a cell of a group, of such benchmarks, is to be measured by this process."""
+        import fcntl
+
+        try:
+            fcntl.lockf(
+                self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(repr(group).encode())
+            )
+        except OSError:
+            return False
+        return not set(names) <= self._since()
+
+    def _since(self) -> set[str]:
+        """Return what the file has from runs that were not there when this one began."""
+        if not self._path.exists():
+            return set()
+        found = self._path.stat()
+        if self._seen != (found.st_mtime_ns, found.st_size):
+            self._seen = found.st_mtime_ns, found.st_size
+            content = read(self._path)
+            fresh = [run.get("datetime") not in self._old for run in content["runs"]]
+            every = (*content["benchmarks"], *content["skipped"])
+            self._done = {each["fullname"] for each in every if fresh[each["run"]]}
+        return self._done

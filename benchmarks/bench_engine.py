@@ -2,10 +2,9 @@
 
     make bench                                              NumPy, and CUDA where there is a GPU
     pytest benchmarks/bench_engine.py -m gpu --benchmark-json=out.json
-    python benchmarks/bench_engine.py --out results.jsonl --cells anchors
 
-The last one is engine_grid.py: layer stacks beside torch.compile, which takes minutes a cell. Here
-it is a real sentence model, beside transformers.
+A real sentence model beside transformers; layer stacks beside torch.compile, which takes a minute a
+cell, are in bench_paper_stacks.py, and sequences of many lengths in bench_ragged.py.
 
 The model is all-MiniLM-L6-v2 with random token ids, which lie where the model runs, as its result
 does; a timed call waits for it. Where torch and transformers are installed, ``BertModel`` with SDPA
@@ -14,7 +13,6 @@ runs the same ids in the same process, after its result was found equal to ours.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -48,14 +46,6 @@ CASES = [
 def ours(backend: str) -> TransformerEngine:
     """Return the engine, made once."""
     return TransformerEngine(minilm(), backend=backend, dtype=DTYPES[backend])
-
-
-@cache
-def recorded(backend: str) -> TransformerEngine:
-    """Return the same with CUDA graphs, of which NumPy has none."""
-    return TransformerEngine(
-        minilm(), backend=backend, dtype=DTYPES[backend], cuda_graphs=backend == "cuda"
-    )
 
 
 @cache
@@ -125,56 +115,6 @@ def bench_transformers(
     record(benchmark, batch, seq, lambda: model(*placed))
 
 
-BACKENDS = [
-    pytest.param(backend, id=backend, marks=pytest.mark.gpu if backend == "cuda" else ())
-    for backend in DTYPES
-]
-
-
-@pytest.mark.parametrize("how", ["packed", "padded"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def bench_ragged(benchmark: Any, backend: str, how: str) -> None:
-    """Sequences of 10 to 512 tokens, as lists and as padded batches, found equal first.
-
-    Batches in turn, each of lengths of its own.
-    """
-    engine, rng = recorded(backend), np.random.default_rng(0)
-    wait: Callable[[], Any] = _nothing
-    place: Callable[[Any], Any] = np.asarray
-    if backend == "cuda":
-        import cupy
-
-        place, wait = cupy.asarray, cupy.cuda.get_current_stream().synchronize
-    batches, count = [], 0
-    size, number, warm = (2, 2, 1) if backend == "numpy" else (64, 4, 3)
-    for _ in range(number):
-        lengths = rng.integers(10, 513, size)
-        lengths[0], count = 512, count + lengths.sum()
-        ids = tokens(len(lengths), 512)
-        listed = [place(row[:n]) for row, n in zip(ids, lengths, strict=True)]
-        batches.append((listed, place(ids), place(lengths)))
-    calls: dict[str, Callable[[Any], Any]] = {
-        "packed": lambda batch: engine.run(batch[0]),
-        "padded": lambda batch: engine.run(batch[1], lengths=batch[2]),
-    }
-    for batch in batches * warm:  # whatever is to be recorded is
-        for one, row in zip(calls["packed"](batch), calls["padded"](batch), strict=True):
-            got, want = (on_host(x).astype(np.float32) for x in (one, row[: len(one)]))
-            np.testing.assert_allclose(got, want, atol=TOLERANCE[backend])
-    turns = itertools.cycle(batches)
-    benchmark.extra_info["mean_length"] = float(count) / (size * number)
-    record(benchmark, 1, int(count) // number, lambda: (calls[how](next(turns)), wait()))
-
-
-def on_host(x: Any) -> Any:
-    """Return an array as NumPy's."""
-    return x if isinstance(x, np.ndarray) else x.get()
-
-
-def _nothing() -> None:
-    """There is no GPU to wait for."""
-
-
 @pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "launched"])
 @pytest.mark.parametrize(("batch", "seq"), MINILM_BATCHES["gpu"])
 @pytest.mark.gpu
@@ -193,7 +133,10 @@ def bench_cuda_graphs(benchmark: Any, batch: int, seq: int, graphs: bool) -> Non
 
 
 @pytest.mark.parametrize("tune", ["off", "fast"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(b, id=b, marks=pytest.mark.gpu if b == "cuda" else ()) for b in DTYPES],
+)
 def bench_first_result(benchmark: Any, backend: str, tune: str, tmp_path: Any) -> None:
     """From weights to the first result: kernels in the cache, schemes in it from the second on."""
     from stof_cupy.fusion.store import SchemeStore
@@ -222,9 +165,3 @@ def bench_first_result(benchmark: Any, backend: str, tune: str, tmp_path: Any) -
     benchmark.pedantic(first, rounds=4)
     times = benchmark.stats.stats.data
     benchmark.extra_info |= {"first_s": times[0], "again_s": float(np.median(times[1:]))}
-
-
-if __name__ == "__main__":
-    from engine_grid import main
-
-    main()

@@ -1,8 +1,8 @@
 """What does the two-stage search find, and for how many timings?
 
-    pytest benchmarks/bench_search.py --benchmark-json=out.json
-    pytest benchmarks/bench_search.py -s -k table             prints the tables alone
-    pytest benchmarks/bench_search.py -s -k "table and model"     those that time nothing
+    make bench-gpu BENCH=search
+    pytest benchmarks/bench_search.py -m "not gpu" --results out.json
+    stof-cupy report --results DIRECTORY --view search
 
 On NumPy, on CUDA where there is a GPU, and on the kernels for an H100 with times that are made up:
 what analysis predicts, wrong by about a tenth for each segment and for each setting.
@@ -195,24 +195,9 @@ def outcomes(spaces: Sequence[Timed], name: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("way", [f"ours {name}" for name in SEARCHES])
 @each_case
-def bench_search(
-    benchmark: Any, family: str, backend: str, batch: int, seq: int, name: str
-) -> None:
-    spaces = layers(family, backend, batch, seq)
+def bench_search(benchmark: Any, family: str, backend: str, batch: int, seq: int, way: str) -> None:
+    spaces, name = layers(family, backend, batch, seq), way.removeprefix("ours ")
     benchmark.pedantic(lambda: SEARCHES[name](spaces[0], spaces[0].rules(), 0), rounds=3)
-    benchmark.extra_info |= outcomes(spaces, name)
-
-
-@each_case
-def bench_table(family: str, backend: str, batch: int, seq: int) -> None:
-    spaces = layers(family, backend, batch, seq)
-    print(f"\n{family}, {backend}, {batch} x {seq}")
-    print("                       us      loss  at most  timed  fewer")
-    for name in SEARCHES:
-        x = outcomes(spaces, name)
-        print(
-            f"  {name:15} {x['us']:8.0f}  {x['loss']:7.2%}  {x['most']:7.2%} {x['timed']:6.1f} "
-            f"{x['fewer']:5.1f}x"
-        )
+    benchmark.extra_info |= {"way": way, **outcomes(spaces, name)}

@@ -12,12 +12,11 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.jit import device
 
-__all__ = ["CARD", "card", "commit", "driver", "gpu", "named", "refuse_others"]
+__all__ = ["CARD", "card", "driver", "gpu", "named", "refuse_others"]
 
 CARD = "{card}"
 _BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
@@ -35,16 +34,6 @@ def driver() -> str:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     run = subprocess.run(query, capture_output=True, text=True, check=False)
     return run.stdout.split("\n")[0].strip() or "unknown"
-
-
-def commit(root: Path = Path(__file__).parents[1]) -> dict[str, Any]:
-    """Return what git says is measured, as lines of results have it; nothing without a history."""
-    if not shutil.which("git"):
-        return {}
-    query = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
-    found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    name = found.removesuffix("-dirty")
-    return {"commit": name, "dirty": name != found} if found else {}
 
 
 def card(name: str) -> str:

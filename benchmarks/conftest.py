@@ -21,12 +21,16 @@ collect_ignore_glob = ["[!b]*.py"]
 _START = time.monotonic()
 _SKIPPED = pytest.StashKey[list[dict[str, Any]]]()
 _SECONDS = pytest.StashKey[dict[str, float]]()
-_BEGUN = pytest.StashKey[tuple[Any, ...]]()
+_CELL = pytest.StashKey[tuple[Any, ...]]()
+_WHY_NOT = pytest.StashKey[str]()
+_CELLS = pytest.StashKey[dict[tuple[Any, ...], list[pytest.Item]]]()
+_CLAIMS = pytest.StashKey[appending.Claims]()
 _BEFORE = pytest.StashKey[dict[str, Any]]()
 _STAMP = pytest.StashKey[dict[str, Any]]()
 _SAVED = pytest.StashKey[float]()
 _ORDER = pytest.StashKey[dict[str, int]]()
 _SPENT = "--budget is spent"
+_TAKEN = "another run has it"
 _PACKAGES = (
     *("stof-cupy", "numpy", "scipy", "cupy-cuda12x", "cupy-cuda13x"),
     *("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "transformers"),
@@ -63,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
         except ArgumentError as error:
             raise pytest.UsageError(str(error)) from error
         config.stash[_BEFORE], config.stash[_SAVED] = before, _START - _OFTEN
+        config.stash[_CLAIMS] = appending.Claims(path, before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -85,15 +90,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(found)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = found
+    config.stash[_CELLS] = appending.cells(found)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip cells that would begin after the budget is spent; one that is begun is ended."""
-    budget, cell = item.config.getoption("--budget"), appending.cell_of(item)
-    spent = budget is not None and time.monotonic() - _START > budget
-    if spent and item.config.stash.get(_BEGUN, None) != cell:
-        pytest.skip(_SPENT)
-    item.config.stash[_BEGUN] = cell
+    """Skip cells that are not this run's to begin; one that is begun is ended."""
+    stash, cell = item.config.stash, appending.cell_of(item)
+    if stash.get(_CELL, None) != cell:
+        stash[_CELL], stash[_WHY_NOT] = cell, _why_not(item, cell)
+    if stash[_WHY_NOT]:
+        pytest.skip(stash[_WHY_NOT])
+
+
+def _why_not(item: pytest.Item, cell: tuple[Any, ...]) -> str:
+    """Return why a cell is not begun, or "": the budget is spent, or another run has taken it."""
+    budget, claims = item.config.getoption("--budget"), item.config.stash.get(_CLAIMS, None)
+    if budget is not None and time.monotonic() - _START > budget:
+        return _SPENT
+    names = [each.nodeid for each in item.config.stash[_CELLS][cell]]
+    return "" if claims is None or claims.takes(appending.group_of(item), names) else _TAKEN
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -107,7 +122,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         reason = f"{appending.FAILED}{call.excinfo.exconly()}".splitlines()[0][:200]
     elif report.skipped and item.get_closest_marker("skip") is None:  # a mark: there is no GPU
         reason = str(call.excinfo.value if call.excinfo else "")
-    if reason and reason != _SPENT:
+    if reason and reason not in (_SPENT, _TAKEN):
         if _is_lost():
             reason = f"{appending.LOST}{reason}"
             item.session.shouldstop = f"{item.nodeid} {reason}"

@@ -2,7 +2,7 @@
 
     python benchmarks/engine_profile.py                                   predicted, without a GPU
     python benchmarks/engine_profile.py --cells gpt2:16x2048:full
-    python benchmarks/engine_grid.py --out results.jsonl --cells anchors --ways ours,eager --profile
+    python benchmarks/engine_profile.py --measure                         and measured, on a GPU
 
 Kernels of a recorded run are watched by ``torch.profiler``. The next kernel is launched before the
 one before has ended, so that the time of each is counted from that end to its own: together they
@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import engine_measure
 import engine_stacks as stacks
 import numpy as np
 from engine_stacks import ANCHORS, Cell
-from engine_table import GOALS
 from regret import H100
+from summary_stacks import GOALS
 
 from stof_cupy.fusion import fuse_epilogues, products, structured
 from stof_cupy.fusion.norms import fold_norms, tell_statistics
@@ -31,6 +32,7 @@ from stof_cupy.jit import device
 from stof_cupy.ops import attention_model, gemm_choice, gemm_model, gemm_sm90
 from stof_cupy.ops.attention_args import Problem
 from stof_cupy.ops.attention_demand import Case
+from stof_cupy.runtime import Options
 
 __all__ = ["layers", "measured", "predicted", "show", "shown"]
 
@@ -188,10 +190,10 @@ def shown(
     return lines
 
 
-def show(cell: Cell, call: Callable[[], Any]) -> None:
+def show(cell: Cell, call: Callable[[], Any], fold: bool = False) -> None:
     """Print where the time of a run of a cell goes; if it cannot be watched, say so and go on."""
     try:
-        graph, mask = layers(cell)
+        graph, mask = layers(cell, fold)
         every = predicted(graph, cell, mask, device.facts())
         size = len(every) // 3
         lines = shown(measured(call), cell.stack.layers, every[size : 2 * size])
@@ -200,13 +202,27 @@ def show(cell: Cell, call: Callable[[], Any]) -> None:
     print(f"{cell}: " + "\n".join(lines), flush=True)
 
 
+def _measure(cell: Cell, options: Options) -> None:
+    weights, x = stacks.weights(cell.stack), stacks.hidden_states(cell)
+    program, inputs = engine_measure.ours(cell, weights, x, options, "cuda")
+    for _ in range(2):  # then it is recorded
+        program.run(inputs)
+    show(cell, lambda: program.run(inputs), bool(options.fold_norms))
+    program.close()
+
+
 def main() -> None:
-    """Show what the models predict."""
+    """Show what the models predict, and what is measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", nargs="+", default=[*map(str, ANCHORS)])
     parser.add_argument("--fold", action="store_true", help="norms folded into products")
+    parser.add_argument("--measure", action="store_true", help="what runs here, beside them")
+    parser.add_argument("--tune", default="fast", help="of what runs: off, fast or full")
     args = parser.parse_args()
     for cell in map(Cell.parse, args.cells):
+        if args.measure:
+            _measure(cell, Options(tune=args.tune, fold_norms=args.fold))
+            continue
         graph, mask = layers(cell, args.fold)
         every = predicted(graph, cell, mask)
         size, count = len(every) // 3, cell.stack.layers

@@ -135,3 +135,9 @@ SEARCH = {
 }
 SEARCH_HIDDEN = {"numpy": 256, "model": 768, "cuda": 768}
 """(batch, seq) and width of the layers whose fusion is searched for."""
+
+RAGGED = {
+    "numpy": (("minilm",), 2, 2),
+    "cuda": (("minilm", "bert-base"), 64, 4),
+}
+"""Models that run batches of sequences of many lengths, sequences of a batch, and batches."""

@@ -1,6 +1,6 @@
 """The search on the kernels that a GPU has for a layer, at times that analysis gets a tenth wrong.
 
-`benchmarks/bench_search.py` prints the whole table.
+`benchmarks/bench_search.py` has the whole table.
 """
 
 from __future__ import annotations
