@@ -7,25 +7,18 @@ One of pytest-benchmark holds one run, or several that ``benchmarks/appending.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.report.results import Results, Run, Skip, Timing, case_of, function_of
 
-__all__ = ["STACKS", "read_directory", "read_file"]
-
-STACKS = "engine_grid.py::stacks"
-"""The benchmark of the lines of benchmarks/engine_grid.py."""
-
-_STACK_ROUNDS = 10
-"""The fewest times that it takes of a model."""
+__all__ = ["read_directory", "read_file"]
 
 
 def read_file(path: str | Path) -> Results:
-    """Read a results file: pytest-benchmark's, or the lines of ``benchmarks/engine_grid.py``.
+    """Read a results file of pytest-benchmark.
 
     Raises
     ------
@@ -36,9 +29,6 @@ def read_file(path: str | Path) -> Results:
     """
     path = Path(path)
     try:
-        if path.suffix == ".jsonl":
-            lines = enumerate(_lines(path))
-            return Results(tuple(t for at, line in lines for t in _of_stack(path, at, line)))
         content = json.loads(path.read_text())
         if not isinstance(content, dict) or "benchmarks" not in content:
             raise KeyError("benchmarks")
@@ -65,7 +55,7 @@ def read_directory(path: str | Path) -> Results:
         If there is no such directory, or no results file in it.
     """
     path = Path(path)
-    files = sorted(path.glob("*.json*")) if path.is_dir() else []
+    files = sorted(path.glob("*.json")) if path.is_dir() else []
     found = [read_file(file) for file in files if _is_results(file)]
     if not found:
         expected = "a directory with files of `pytest --benchmark-json`"
@@ -76,43 +66,10 @@ def read_directory(path: str | Path) -> Results:
     )
 
 
-def _lines(path: Path) -> Iterator[Any]:
-    """Yield what the lines of a file say; of one that was not written whole, which it is."""
-    for number, text in enumerate(path.read_text().splitlines(), 1):
-        if text.strip():
-            try:
-                yield json.loads(text)
-            except ValueError as wrong:
-                raise ValueError(f"line {number} of the file: {wrong}") from wrong
-
-
-def _of_stack(path: Path, number: int, line: Mapping[str, Any]) -> Iterator[Timing]:
-    """Yield the times of a whole model, one a way; a line is a run."""
-    machine = dict(line["machine"])
-    gpu = {"name": machine.pop("gpu", "a CPU"), "driver": machine.pop("driver", "")}
-    stamp = {
-        "machine_info": {"gpu": gpu, "packages": machine},
-        "commit_info": {"id": line.get("commit", ""), "dirty": line.get("dirty", False)},
-        "datetime": f"{machine.pop('date', '')}T{number:06}",
-    }
-    run = Run.of(path.name, stamp)
-    stack, size, mask = str(line["cell"]).split(":")
-    key = (("mask", mask), ("size", size), ("stack", stack))
-    for way, found in line["ways"].items():
-        if "p50_ms" in found:
-            p20, p50, p80 = (float(found[f"{name}_ms"]) for name in ("p20", "p50", "p80"))
-            info = MappingProxyType(found)
-            yield Timing(run, STACKS, way, key, p20, p50, p80, _STACK_ROUNDS, info)
-
-
 def _is_results(file: Path) -> bool:
     """Whether a file is of a form that `read_file` reads; what is broken is, so that it says so."""
-    text = file.read_text()
     try:
-        if file.suffix == ".jsonl":
-            first = dict(json.loads(text.partition("\n")[0] or "{}"))
-            return {"cell", "machine", "ways"} <= first.keys()
-        content = json.loads(text) if file.suffix == ".json" else None
+        content = json.loads(file.read_text())
     except ValueError:
         return True
     return isinstance(content, dict) and "benchmarks" in content

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
 
 from stof_cupy.report.cells import Cell, Summary, joined
-from stof_cupy.report.files import STACKS
-from stof_cupy.report.machines import by_machine, machine_column, titled
+from stof_cupy.report.engine_views import ENGINE_VIEWS
+from stof_cupy.report.machines import machine_column
 from stof_cupy.report.paper_views import PAPER_VIEWS
-from stof_cupy.report.pictures import Panel, Picture, Series
+from stof_cupy.report.pictures import Picture
 from stof_cupy.report.results import Results
 from stof_cupy.report.tables import Table, number, ordered
 from stof_cupy.report.views import (
     View,
-    caption,
+    bars_picture,
     cell_table,
     grid_table,
-    ratio_picture,
     stamps,
     summary_picture,
     summary_table,
@@ -52,56 +50,11 @@ def _gemm_groups(results: Results) -> dict[str, list[Cell]]:
 
 
 def _cpu_picture(results: Results) -> Picture | None:
-    return _bars(
+    return bars_picture(
         joined(results.of("bench_attention_cpu.py")),
         "shape",
         lambda cell: cell["spec"].partition(":")[0],
         "times as fast as masked NumPy",
-    )
-
-
-def _engine_picture(results: Results) -> Picture | None:
-    return _bars(
-        joined(results.of("bench_engine.py")),
-        "mask",
-        lambda cell: f"({cell['batch']}, {cell['seq']})",
-        "times as fast as transformers",
-    )
-
-
-def _bars(
-    cells: Sequence[Cell], series: str, over: Callable[[Cell], str], height: str
-) -> Picture | None:
-    """Return the ratio to the best peer as bars, a colour by a parameter and a panel a machine."""
-    measured = [cell for cell in cells if cell.ratio() is not None]
-    panels = []
-    for machine, here in by_machine(measured).items():
-        bars = []
-        for name in ordered(cell[series] for cell in here):
-            mine = [cell for cell in here if cell[series] == name]
-            points = tuple((over(cell), round(cell.ratio() or 0, 4)) for cell in mine)
-            bars.append(Series(name, points))
-        panels.append(Panel(titled("", machine, measured), tuple(bars)))
-    if not panels:
-        return None
-    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(measured))
-
-
-def _stacks(results: Results) -> Table | None:
-    rows = {"stack": "ms, times as fast as the best peer", "mask": "mask"}
-    cells = joined(results.of(STACKS))
-    at = {name: ordered(cell[name] for cell in cells) for name in rows}
-    cells.sort(key=lambda cell: [at[name].index(cell[name]) for name in rows])
-    return grid_table(cells, rows, "size")
-
-
-def _stack_picture(results: Results) -> Picture | None:
-    return ratio_picture(
-        joined(results.of(STACKS)),
-        panel="stack",
-        across="size",
-        series="mask",
-        labels=("(batch, tokens)", ""),
     )
 
 
@@ -246,13 +199,7 @@ VIEWS = (
         lambda results: summary_picture(_gemm_groups(results)),
     ),
     _plain("gemm", "Products with epilogues", "bench_gemm.py", "make bench-gpu BENCH=gemm"),
-    View(
-        "engine",
-        "all-MiniLM-L6-v2 through the engine",
-        "make bench-gpu BENCH=engine",
-        lambda results: cell_table(results, ("bench_engine.py",)),
-        _engine_picture,
-    ),
+    *ENGINE_VIEWS,
     _plain(
         "masks-cpu",
         "Building masks on the CPU",
@@ -264,13 +211,6 @@ VIEWS = (
         "Building masks on the GPU",
         "make bench-gpu BENCH=masks",
         lambda results: cell_table(results, ("bench_masks.py::bench_device_build",), "measured"),
-    ),
-    View(
-        "stacks",
-        "Whole layer stacks (Fig. 11)",
-        "python benchmarks/engine_grid.py --out results.jsonl --cells grid",
-        _stacks,
-        _stack_picture,
     ),
     View("losses", "Where a peer is faster", "stof-cupy report --view losses", _losses),
     View("skips", "What did not run", "stof-cupy report --view skips", _skips),

@@ -194,7 +194,7 @@ class Results:
     def runs(self) -> tuple[Run, ...]:
         """Runs that have a timing, the newest last."""
         found = {timing.run for timing in self.timings}
-        return tuple(sorted(found, key=lambda run: (run.time, run.file)))
+        return tuple(sorted(found, key=lambda run: (run.time, run.file, run.commit)))
 
     def of(self, *benches: str) -> tuple[Timing, ...]:
         """Return the timings of benchmarks, by file name or ``file::function``."""

@@ -14,6 +14,7 @@ from stof_cupy.report.tables import Table, number, ordered
 
 __all__ = [
     "View",
+    "bars_picture",
     "caption",
     "cell_table",
     "command",
@@ -53,7 +54,7 @@ class View:
 
 def stamps(things: Iterable[Cell | Timing]) -> tuple[str, ...]:
     """Return a sentence for each run that something comes from, or for runs that differ in none."""
-    runs = sorted({each.run for each in things}, key=lambda run: (run.time, run.file))
+    runs = sorted({each.run for each in things}, key=lambda run: (run.time, run.file, run.commit))
     return tuple(dict.fromkeys(f"{run.stamp} ({run.file})." for run in runs))
 
 
@@ -256,6 +257,24 @@ def ratio_picture(
         even=True,
         caption=caption(measured),
     )
+
+
+def bars_picture(
+    cells: Sequence[Cell], series: str, over: Callable[[Cell], str], height: str
+) -> Picture | None:
+    """Return the ratio to the best peer as bars, a colour by a parameter and a panel a machine."""
+    measured = [cell for cell in cells if cell.ratio() is not None]
+    panels = []
+    for machine, here in by_machine(measured).items():
+        bars = []
+        for name in ordered(cell[series] for cell in here):
+            mine = [cell for cell in here if cell[series] == name]
+            points = tuple((over(cell), round(cell.ratio() or 0, 4)) for cell in mine)
+            bars.append(Series(name, points))
+        panels.append(Panel(titled("", machine, measured), tuple(bars)))
+    if not panels:
+        return None
+    return Picture("bars", tuple(panels), "", height, even=True, caption=caption(measured))
 
 
 def caption(things: Sequence[Cell | Timing]) -> str:
