@@ -114,6 +114,16 @@ def settled(content: Mapping[str, Any]) -> set[str]:
     return known(content) - stale
 
 
+def of_commit(content: Mapping[str, Any], commit: str) -> dict[str, Any]:
+    """Return what a file has of a commit alone, which seven digits tell."""
+    ids = [str(run.get("commit_info", {}).get("id", ""))[:7] for run in content["runs"]]
+    found = {
+        key: [each for each in content[key] if ids[each["run"]] == commit[:7]]
+        for key in ("benchmarks", "skipped")
+    }
+    return {**content, **found}
+
+
 def lost(content: Mapping[str, Any]) -> set[str]:
     """Return the names of what nothing can be measured after."""
     skipped = content["skipped"]

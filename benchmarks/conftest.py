@@ -53,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--ways", help="e.g. ours,Flex: whose calls are timed, of those with a way")
     parser.addoption("--again", action="store_true", help="what --results has already, too")
+    parser.addoption("--older", action="store_true", help="what it has of another commit, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,6 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if before is not None and not config.getoption("--again"):
         gone = appending.lost(before)
         found = [item for item in found if item.nodeid not in gone]
+        if config.getoption("--older"):
+            before = appending.of_commit(before, str(_commit(config).get("id", "")))
         there = appending.settled(before)
         groups = appending.cells(found).values()
         whole = {i for group in groups if all(i.nodeid in there for i in group) for i in group}
@@ -145,10 +148,14 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Ask for machine and commit while the GPU answers."""
     config = session.config
     if _BEFORE in config.stash and not config.option.collectonly and session.items:
-        commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
-        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
         machine = config._benchmarksession.get_machine_info()  # type: ignore[attr-defined]
-        config.stash[_STAMP] = {"machine_info": machine, "commit_info": commit}
+        config.stash[_STAMP] = {"machine_info": machine, "commit_info": _commit(config)}
+
+
+def _commit(config: pytest.Config) -> dict[str, Any]:
+    commit: dict[str, Any] = config.hook.pytest_benchmark_generate_commit_info(config=config)
+    config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
+    return commit
 
 
 @pytest.hookimpl(hookwrapper=True)

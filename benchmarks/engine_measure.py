@@ -24,6 +24,7 @@ __all__ = ["WAYS", "Shared", "ours"]
 WAYS = ("ours", "eager", "compiled", "flex")
 SPENT = 0.5  # seconds of timing a way
 ERROR = 2.0  # times that of eager bfloat16, which everyone may be off
+CUBE = 8192  # M, N and K of the product that is timed beside a cell
 
 
 class Shared:
@@ -144,7 +145,7 @@ class Shared:
         return found | ({"matmul_tflops": self._matmul()} if self._device == "cuda" else {})
 
     def _matmul(self) -> float:
-        torch, n = self._torch, 8192
+        torch, n = self._torch, CUBE
         a, b = (torch.randn(n, n, dtype=torch.bfloat16, device="cuda") for _ in "ab")
         c = torch.empty_like(a)
 

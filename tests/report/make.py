@@ -53,3 +53,34 @@ def write(
         content |= {"runs": list(stamps), "skipped": list(skipped)}
     path.write_text(json.dumps(content))
     return path
+
+
+def searches(backend: str = "cuda") -> list[dict[str, Any]]:
+    """Return benchmarks of searches, of which two know a layer and one another."""
+    found = []
+    for way, seq, loss in (
+        ("ours two stages", 128, 0.004),
+        ("ours exhaustive", 128, 0.0),
+        ("ours two stages", 512, 0.03),
+    ):
+        where = {"family": "bert", "backend": backend, "batch": 1, "seq": seq}
+        each = record("search.py::bench_search", way, [1.0], **where)
+        each["extra_info"] |= {"loss": loss, "most": 2 * loss, "timed": 40 - seq / 16, "fewer": 2.5}
+        found.append(each)
+    return found
+
+
+def ragged() -> list[dict[str, Any]]:
+    """Return benchmarks of sequences of many lengths, of which one model has no time one by one."""
+    times = {
+        "minilm": {"packed": 2.0, "padded": 3.0, "one by one": 50.0},
+        "bert-base": {"packed": 7.0, "padded": 12.0},
+    }
+    found = []
+    for model, ways in times.items():
+        for way, ms in ways.items():
+            named = {"backend": "cuda", "model": model}
+            each = record("ragged.py::bench_ragged", f"ours {way}", [ms], **named)
+            each["extra_info"] |= {"sequences": 64, "mean_length": 254.25, "error": 1e-3}
+            found.append(each)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 from stof_cupy.report import Results, read_directory
 from stof_cupy.report.other_views import VIEWS, view
 from stof_cupy.report.views import View
-from tests.report.make import record, write
+from tests.report.make import ragged, record, searches, write
 
 COMMITTED = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -41,14 +40,7 @@ def more(path: Path) -> Results:
     ]
     for each in products:
         each["extra_info"]["kind"] = "plain"
-    write(path / "a.json", [*grid, *scaling, *products])
-    times = {"p20_ms": 1.0, "p50_ms": 2.0, "p80_ms": 3.0}
-    machine = {"gpu": "A GPU", "date": "2026-11-28", "driver": 13000}
-    lines = (
-        {"cell": f"bert:{size}:full", "machine": machine, "ways": {"ours": times, "eager": times}}
-        for size in ("1x128", "8x512")
-    )
-    (path / "b.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write(path / "a.json", [*grid, *scaling, *products, *searches(), *ragged()])
     return read_directory(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -59,28 +58,11 @@ def test_other_json_is_passed_over_and_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"cells": {}}')
     with pytest.raises(ArgumentError, match="pytest-benchmark wrote"):
         read_file(tmp_path / "other.json")
+    (tmp_path / "lines.jsonl").write_text('{"benchmarks": []}\n{"benchmarks": []}\n')
     write(tmp_path / "x.json", [record("a.py::bench_b", "ours", [1.0])])
     assert len(read_directory(tmp_path).timings) == 1
     (tmp_path / "broken.json").write_text('{"benchmarks": [')
     with pytest.raises(ArgumentError, match=r"broken\.json: got JSONDecodeError"):
-        read_directory(tmp_path)
-
-
-def test_lines_of_the_grid_of_stacks(tmp_path: Path) -> None:
-    machine = {"gpu": "A GPU", "date": "2026-11-28", "driver": 13000, "torch": "2.11"}
-    times = {"p20_ms": 1.0, "p50_ms": 2.0, "p80_ms": 3.0}
-    ways = {"ours": times, "flex": {**times, "p50_ms": 3.0}, "eager": {"failed": "no memory"}}
-    line = {"cell": "bert:8x512:full", "machine": machine, "ways": ways, "commit": "abc"}
-    path = tmp_path / "x.jsonl"
-    path.write_text(f"{json.dumps(line)}\n{json.dumps(line)}\n")
-    (tmp_path / "other.jsonl").write_text('{"cell": "bert:8x512:full", "empty": {}}\n')
-    found = read_directory(tmp_path)
-    assert [each.way for each in found.timings] == ["ours", "flex"] * 2
-    (cell,) = joined(found.timings)
-    assert (cell["stack"], cell["size"], cell["mask"]) == ("bert", "8x512", "full")
-    assert cell.ratio() == 1.5
-    path.write_text(f"{json.dumps(line)}\n{json.dumps(line)[:-9]}")
-    with pytest.raises(ArgumentError, match=r"x.jsonl: .*line 2 of the file"):
         read_directory(tmp_path)
 
 
