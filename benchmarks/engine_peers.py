@@ -143,18 +143,14 @@ def model(cell: Cell, way: str, weights: dict[str, Any], dtype: Any) -> Callable
     Parameters
     ----------
     cell : Cell
-    way : {"eager", "compiled", "flex", "flex-v"}
-        SDPA; SDPA and ``torch.compile(mode="max-autotune")``; FlexAttention and that, of values
-        that are copied first: compiled for a CPU, torch 2.13 reads strided ones wrongly.
+    way : {"eager", "compiled", "flex"}
+        SDPA; SDPA and ``torch.compile(mode="max-autotune")``; FlexAttention and that.
     weights : dict of tensors
     dtype : torch.dtype
         Of the weights.
     """
     device = next(iter(weights.values())).device.type
-    attend = flex(cell, device) if way.startswith("flex") else sdpa(cell, device)
-    if way == "flex-v":
-        strided = attend
-        attend = lambda q, k, v: strided(q, k, v.contiguous())  # noqa: E731
+    attend = flex(cell, device) if way == "flex" else sdpa(cell, device)
     made: Any = Model(cell, attend, weights, dtype).eval()
     if way != "eager":
         torch._dynamo.reset()
