@@ -38,12 +38,8 @@ def first(name: str, tune: str, backend: str) -> dict[str, Any]:
     program = Program(graph, backend=backend, dtype="bfloat16", options=Options(tune=tune))
 
     def result(seq: int) -> None:
-        inputs: dict[str, Any] = {"x": xp.asarray(x[:, :seq])}
-        inputs["mask"] = stacks.pattern(stacks.Cell(cell.stack, cell.batch, seq, cell.mask))
-        if cell.stack.rotary:
-            at = xp.arange(seq, dtype=np.int32)
-            inputs["positions"] = xp.ascontiguousarray(xp.broadcast_to(at, (cell.batch, seq)))
-        made = program.run(inputs)["y"]
+        here = stacks.Cell(cell.stack, cell.batch, seq, cell.mask)
+        made = program.run(stacks.inputs(here, xp.asarray(x[:, :seq])))["y"]
         made[:1, :1, :1].tolist()  # waits
 
     made = time.perf_counter()

@@ -136,12 +136,7 @@ class Shared:
         ``matmul_tflops`` is the rate of PyTorch's 8192^3 product, timed as ways are: goals go by
         it.
         """
-        cell, tokens = self.cell, self.cell.batch * self.cell.seq
-        attention = 4.0 * tokens * cell.seq * self.density * cell.stack.hidden * cell.stack.layers
-        found = {
-            "density": self.density,
-            "gflop": (cell.stack.gemm_flop(tokens) + attention) / 1e9,
-        }
+        found = {"density": self.density, "gflop": stacks.operations(self.cell) / 1e9}
         return found | ({"matmul_tflops": self._matmul()} if self._device == "cuda" else {})
 
     def _matmul(self) -> float:
@@ -189,11 +184,7 @@ def ours(
     xp: Any = np
     if backend == "cuda":
         import cupy as xp
-    inputs = {"x": xp.asarray(x), "mask": stacks.pattern(cell)}
-    if cell.stack.rotary:
-        at = xp.arange(cell.seq, dtype=np.int32)
-        inputs["positions"] = xp.ascontiguousarray(xp.broadcast_to(at, (cell.batch, cell.seq)))
-    return program, inputs
+    return program, stacks.inputs(cell, xp.asarray(x))
 
 
 def _tensor(array: Any) -> Any:

@@ -1,7 +1,9 @@
 """The stacks of engine_stacks.py in PyTorch, as one would write them for speed.
 
 One product for queries, keys and values, one for both halves of a gated MLP; SDPA with
-``is_causal`` or a held mask, or FlexAttention with a held block mask; run in inference mode.
+``is_causal`` or a held mask, or FlexAttention with a held block mask; run in inference mode. T5's
+relative bias is looked up by distance beforehand: SDPA is given it as what is added to scores, the
+mask in it, FlexAttention as a ``score_mod``.
 """
 
 from __future__ import annotations
@@ -11,11 +13,10 @@ from typing import Any
 
 import engine_stacks as stacks
 import torch
+from engine_attends import Attend, biased, crossing, flex, sdpa
 from engine_stacks import EPS, Cell, Stack
 from torch import nn
 from torch.nn import functional
-
-Attend = Callable[[Any, Any, Any], Any]
 
 
 def tensor(array: Any, device: str, dtype: Any = None) -> Any:
@@ -25,38 +26,6 @@ def tensor(array: Any, device: str, dtype: Any = None) -> Any:
     else:
         made = torch.from_numpy(array)
     return made.to(device, dtype)
-
-
-# ---------------------------------------------------------------- attention
-
-
-def sdpa(cell: Cell, device: str) -> Attend:
-    """Return SDPA under the mask of a cell."""
-    how: dict[str, Any] = {"enable_gqa": True} if _shares(cell) else {}
-    if cell.stack.causal and cell.mask == "full":
-        how["is_causal"] = True
-    elif (dense := stacks.dense(cell)) is not None:
-        how["attn_mask"] = torch.from_numpy(dense).to(device)
-    return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, **how)
-
-
-def flex(cell: Cell, device: str) -> Attend:
-    """Return FlexAttention, to be compiled with the stack, and its block mask made once."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    keep = stacks.rule(cell, torch.from_numpy(stacks.scattered(cell.seq)).to(device))
-    block_mask = None
-    if keep is not None:
-        rule = keep
-        block_mask = create_block_mask(
-            lambda b, h, q, k: rule(q, k), None, None, cell.seq, cell.seq, device=device
-        )
-    shares = _shares(cell)
-    return lambda q, k, v: flex_attention(q, k, v, block_mask=block_mask, enable_gqa=shares)
-
-
-def _shares(cell: Cell) -> bool:
-    return cell.stack.heads != cell.stack.kv_heads
 
 
 # ---------------------------------------------------------------- the stack
@@ -132,6 +101,79 @@ class Model(nn.Module):
         return x
 
 
+# ---------------------------------------------------------------- T5
+
+
+class T5Layer(nn.Module):
+    """A layer of an encoder; of a decoder if it is told how to attend to the encoder."""
+
+    def __init__(self, stack: Stack, attend: Attend, cross: Attend | None) -> None:
+        super().__init__()
+        self.stack, self.attend, self.cross = stack, attend, cross
+        wide, inner = stack.hidden, stack.inner
+        self.qkv, self.out = _plain(wide, 3 * wide), _plain(wide, wide)
+        self.up, self.down = _plain(wide, inner), _plain(inner, wide)
+        self.norm1, self.norm2 = (nn.RMSNorm(wide, eps=EPS) for _ in range(2))
+        if cross is not None:
+            self.cross_q, self.cross_kv = _plain(wide, wide), _plain(wide, 2 * wide)
+            self.cross_out, self.norm3 = _plain(wide, wide), nn.RMSNorm(wide, eps=EPS)
+
+    def forward(self, x: Any, source: Any = None) -> Any:
+        """Return the hidden states after the layer, `source` being the encoder's."""
+        q, k, v = self.heads(self.qkv(self.norm1(x)), 3)
+        x = x + self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        if self.cross is not None:
+            (q,) = self.heads(self.cross_q(self.norm3(x)), 1)
+            k, v = self.heads(self.cross_kv(source), 2)
+            x = x + self.cross_out(self.cross(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.down(functional.relu(self.up(self.norm2(x))))
+
+    def heads(self, x: Any, count: int) -> list[Any]:
+        """Return the parts of a product, by heads."""
+        split = (-1, self.stack.head_dim)
+        return [each.unflatten(-1, split).transpose(1, 2) for each in x.chunk(count, dim=-1)]
+
+
+def _plain(columns: int, rows: int) -> nn.Linear:
+    return nn.Linear(columns, rows, bias=False)
+
+
+class T5(nn.Module):
+    """An encoder and a decoder, which are given the same hidden states."""
+
+    def __init__(self, cell: Cell, way: str, weights: dict[str, Any]) -> None:
+        super().__init__()
+        stack, rest = cell.stack, dict(weights)
+        tables = {side: rest.pop(f"{side}_bias") for side in ("encoder", "decoder")}
+        attends = {side: biased(cell, way, side, tables[side]) for side in tables}
+        cross = crossing(way)
+        with torch.device("meta"):
+            self.encoder_norm, self.decoder_norm = (
+                nn.RMSNorm(stack.hidden, eps=EPS) for _ in tables
+            )
+            self.encoder, self.decoder = (
+                nn.ModuleList(
+                    T5Layer(stack, attends[side], cross if side == "decoder" else None)
+                    for _ in range(stack.layers)
+                )
+                for side in tables
+            )
+        self.load_state_dict(rest, assign=True)
+
+    def forward(self, x: Any) -> Any:
+        """Return the decoder's hidden states."""
+        source = x
+        for layer in self.encoder:
+            source = layer(source)
+        source = self.encoder_norm(source)
+        for layer in self.decoder:
+            x = layer(x, source)
+        return self.decoder_norm(x)
+
+
+# ---------------------------------------------------------------- all of them
+
+
 def placed(weights: dict[str, Any], device: str, dtype: Any) -> dict[str, Any]:
     """Return weights as tensors on a device."""
     return {name: tensor(x, device, dtype) for name, x in weights.items()}
@@ -149,13 +191,19 @@ def model(cell: Cell, way: str, weights: dict[str, Any], dtype: Any) -> Callable
     dtype : torch.dtype
         Of the weights.
     """
-    device = next(iter(weights.values())).device.type
-    attend = flex(cell, device) if way == "flex" else sdpa(cell, device)
-    made: Any = Model(cell, attend, weights, dtype).eval()
+    made: Any = _written(cell, way, weights, dtype).eval()
     if way != "eager":
         torch._dynamo.reset()
         made = torch.compile(made, mode="max-autotune", fullgraph=True, dynamic=False)
     return torch.inference_mode()(lambda x: made(x))
+
+
+def _written(cell: Cell, way: str, weights: dict[str, Any], dtype: Any) -> nn.Module:
+    if cell.stack.buckets:
+        return T5(cell, way, weights)
+    device = next(iter(weights.values())).device.type
+    attend = flex(cell, device) if way == "flex" else sdpa(cell, device)
+    return Model(cell, attend, weights, dtype)
 
 
 def exact(cell: Cell, weights: dict[str, Any], x: Any) -> Any:
@@ -165,6 +213,6 @@ def exact(cell: Cell, weights: dict[str, Any], x: Any) -> Any:
     try:
         wide = {name: each.float() for name, each in weights.items()}
         with torch.inference_mode():
-            return Model(cell, sdpa(cell, x.device.type), wide, torch.float32)(x.float())
+            return _written(cell, "eager", wide, torch.float32)(x.float())
     finally:
         torch.backends.cuda.matmul.allow_tf32 = kept

@@ -24,6 +24,7 @@ from engine_stacks import ANCHORS, Cell
 from regret import H100
 from summary_stacks import GOALS
 
+from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.fusion import fuse_epilogues, products, structured
 from stof_cupy.fusion.norms import fold_norms, tell_statistics
 from stof_cupy.graph import Graph, Node
@@ -97,7 +98,15 @@ def _us(node: Node, sizes: dict[str, int], mask: Any, facts: Any) -> float:
 
 
 def layers(cell: Cell, fold: bool = False) -> tuple[Graph, Any]:
-    """Return three layers of a cell's stack as they run, and their mask."""
+    """Return three layers of a cell's stack as they run, and their mask.
+
+    Raises
+    ------
+    ArgumentError
+        Of T5, whose layers are not alike.
+    """
+    if cell.stack.buckets:
+        raise ArgumentError(mismatch("cell", str(cell), "a stack whose layers are alike"))
     few = replace(cell.stack, layers=3)
     arrays = stacks.weights(few) if not few.rotary else _nothing(few)
     graph = structured(stacks.graph(few, arrays))

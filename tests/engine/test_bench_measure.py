@@ -14,6 +14,7 @@ import pytest
 import summary_stacks
 from engine_stacks import ANCHORS, GRID, STACKS, Cell
 
+from stof_cupy.errors import ArgumentError
 from stof_cupy.report import read_file
 from stof_cupy.report.cells import joined
 from stof_cupy.runtime import Options
@@ -34,12 +35,17 @@ def test_each_kernel_of_a_layer_has_a_predicted_time(cell: str) -> None:
     assert (len(products), len(norms)) == (4, 2) and all(us > 0 for _, us in every)
 
 
+def test_layers_that_are_not_alike_are_not_profiled() -> None:
+    with pytest.raises(ArgumentError, match="t5:1x128:full, expected a stack whose layers are"):
+        engine_profile.layers(Cell.parse("t5:1x128:full"))
+
+
 def test_all_cells_are_measured_and_those_of_a_size_follow_each_other() -> None:
     assert {*map(str, bench_paper_stacks.LARGE_FIRST)} == {*map(str, (*GRID, *ANCHORS))}
-    assert len(bench_paper_stacks.LARGE_FIRST) == 61
+    assert len(bench_paper_stacks.LARGE_FIRST) == 73
     groups = [(cell.stack.name, cell.seq) for cell in bench_paper_stacks.LARGE_FIRST]
     changes = sum(a != b for a, b in pairwise(groups))
-    assert changes + 1 == len(set(groups)) == 16
+    assert changes + 1 == len(set(groups)) == 19
 
 
 @pytest.fixture
