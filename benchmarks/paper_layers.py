@@ -1,16 +1,19 @@
-"""BERT's layers as the paper's experiments on fusion have them: graphs, and where they run."""
+"""What the paper's experiments on fusion run: its models, a BERT layer, and where they run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+import engine_stacks as stacks
+import paper_masks
 import pytest
+from engine_stacks import STACKS, Stack
 
-from stof_cupy import models
+from stof_cupy import masks, models
 from stof_cupy.fusion import structured
 from stof_cupy.fusion.bench import PieceSpace, Site, wall_clock
 from stof_cupy.fusion.chain import Chain
@@ -22,9 +25,8 @@ from stof_cupy.graph import Graph
 
 DTYPES = {"numpy": "float32", "cuda": "float16"}
 MACHINES = {"numpy": "cpu", "cuda": "gpu"}
-LAYERS = {"numpy": 2, "cuda": 12}
-HIDDEN = {"numpy": 256, "cuda": 768}
-"""Of a whole model; BERT-base on the GPU."""
+MASK = "paper-bigbird"
+"""Of whole models, Figs. 11 and 12 and Table 4."""
 
 
 def backends(*values: Any) -> Any:
@@ -89,14 +91,33 @@ def site(backend: str, batch: int, seq: int, inputs: Mapping[str, Any]) -> Watch
     return made
 
 
-def masked(layers: int, mask: Any) -> dict[str, Any]:
-    """Return what a graph of so many layers is timed with: one mask in all of them."""
-    return {**dict.fromkeys((f"mask.{i}" for i in range(layers)), mask), "lengths": None}
+def stack(model: str, backend: str) -> Stack:
+    """Return the shape of one of the paper's models, as engine_stacks.py has it; small on NumPy."""
+    full = STACKS[model]
+    if backend == "cuda":
+        return full
+    shared = full.heads // full.kv_heads
+    small = {"hidden": 128, "heads": 2, "kv_heads": max(2 // shared, 1), "inner": 512}
+    return replace(full, layers=full.layers // 6, **small)
+
+
+@lru_cache(maxsize=1)
+def whole(model: str, backend: str) -> Graph:
+    """Return a model of random weights, after the rewrites that say what the operators are."""
+    shape = stack(model, backend)
+    return structured(stacks.graph(shape, stacks.weights(shape, DTYPES[backend])))
+
+
+def masked(model: str, seq: int) -> dict[str, Any]:
+    """Return the masks of a model: the paper's, and of decoders what is not in the future."""
+    mask = paper_masks.lowered(MASK, seq)
+    past = mask & masks.causal(seq).tobsr()
+    return {"mask": past if STACKS[model].causal else mask, "decoder_mask": past}
 
 
 @lru_cache(maxsize=1)
 def graph(layers: int, hidden: int) -> Graph:
-    """Return an encoder of random weights, after the rewrites that say what the operators are."""
+    """Return a BERT encoder of random weights, after the same rewrites."""
     config = {
         "model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-12,
         "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": hidden // 64,
