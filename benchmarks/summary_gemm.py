@@ -3,9 +3,10 @@
     python benchmarks/summary_gemm.py out.json [more.json ...]
 
 A line is ours in us and TFLOP/s (GB/s for few rows), how many times as fast as the best peer that
-is, and which; then our templates alone, where ours is something else. A cell of a later file
-replaces that of an earlier one. Of several runs in a file ours are the newest one's, and peers that
-did not run in it stand as they were in the run before: ° marks these.
+is, torch.compile among them where that was timed, and which; then our templates alone, where ours
+is something else. A cell of a later file replaces that of an earlier one. Of several runs in a file
+ours are the newest one's, and peers that did not run in it stand as they were in the run before: °
+marks these.
 """
 
 from __future__ import annotations
@@ -136,9 +137,12 @@ def goals(cells: list[Cell], copy: float) -> list[str]:
         )
         met = "met" if mean >= geomean and least >= worst else "NOT met"
         won = sum(r >= 1 for r in ratios)
+        beside = sum("compile" in c.times for _, c in rated)
+        compiled = f", {beside} beside torch.compile" if beside else ""
         found.append(
-            f"{title}: {len(ratios)} cells, {won} won, geomean {mean:.3f}x, worst {least:.2f}x "
-            f"at {'x'.join(map(str, which.shape))}; wanted {geomean}x and {worst}x: {met}"
+            f"{title}: {len(ratios)} cells{compiled}, {won} won, geomean {mean:.3f}x, "
+            f"worst {least:.2f}x at {'x'.join(map(str, which.shape))}; "
+            f"wanted {geomean}x and {worst}x: {met}"
         )
 
     def every(shape: tuple[int, int, int]) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bench_gemm
 import device_time
 import gemm_cells
 import gemm_regret
@@ -51,6 +53,13 @@ def test_the_grid_is_the_issues() -> None:
     assert all(gemm_cells.problem_of("swiglu", s).columns == s[1] for s in [(16, 3072, 768)])
 
 
+def test_products_that_torch_compiles_have_many_rows() -> None:
+    cells = {each.values[:2] for each in bench_gemm.cases(bench_gemm.slow, "plain", least=512)}
+    count = Counter(kind for kind, _ in cells)
+    assert count == {"bias_gelu": 35, "swiglu": 35, "fold": 35, "layer_norm": 18}
+    assert {shape[0] for _, shape in cells} == {512, 4096, 8192, 32_768}
+
+
 def test_goals(tmp_path: Path) -> None:
     shapes = [(1, 16_384, 2048), (16, 3072, 2048), (512, 768, 768), (8192, 8192, 8192)]
     cells = [("plain", shape) for shape in shapes] + [("bias_gelu", (32_768, 3072, 768))]
@@ -68,6 +77,9 @@ def test_goals(tmp_path: Path) -> None:
     read, _ = summary_gemm.read([first, second])
     (cell,) = (cell for cell in read if cell.shape == (512, 768, 768))
     assert cell.ratio() == pytest.approx(0.9) and cell.peer is not None
+    assert "plain, our templates alone, M >= 512: 2 cells, 1 beside torch.compile, " in "\n".join(
+        summary_gemm.goals(read, copy)
+    )
     assert cell.peer[1] == "compile" and "0.90x compile" in str(cell)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,48 @@ def test_views_of_several_machines_say_which(tmp_path: Path) -> None:
     ]
     host = view("paper-host").table(results)
     assert host.rows[0] == ("ours", "One", "0", "0")
+
+
+def ablation(model: str, run: int, gpu: str = "cuda") -> list[dict[str, Any]]:
+    """Return a model's records: both twice as fast as neither, attention alone as fast."""
+    named = {"model": model} if model else {}
+    times = {"ours": 2.0, "ours, attention alone": 4.0, "ours, neither": 4.0}
+    name = "paper_fusion.py::bench_ablation"
+    return [
+        record(name, way, [ms], backend=gpu, **named, batch=1, seq=128, run=run)
+        for way, ms in times.items()
+    ]
+
+
+def test_models_take_the_place_of_bert_where_they_were_measured(tmp_path: Path) -> None:
+    stamps = [stamp("2026-11-27"), stamp("2026-11-28"), stamp("2026-11-27", gpu="Another")]
+    old, t5, other = ablation("", 0), ablation("t5", 1), ablation("", 2)
+    results = read_file(write(tmp_path / "x.json", [*old, *t5, *other], stamps))
+    table = view("paper-ablation").table(results)
+    names = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert {(row["machine"], row["model"]) for row in names} == {
+        ("A GPU", "t5"),
+        ("Another", "BERT"),
+    }
+    picture = view("paper-ablation").picture(results)
+    assert [panel.title for panel in picture.panels] == ["t5, cuda, A GPU", "BERT, cuda, Another"]
+    assert [(s.name, s.points[0][1]) for s in picture.panels[0].series] == [
+        ("both", 2.0),
+        ("attention alone", 1.0),
+    ]
+
+
+def test_a_product_counts_once_beside_torch_compile_where_that_was_timed(tmp_path: Path) -> None:
+    stamps = [stamp("2026-11-28"), stamp("2026-11-27")]
+    ways = {"bench_gemm": ("ours", "Lt"), "bench_compiled_heavy": ("ours", "Lt", "compile")}
+    times = {"ours": 2.0, "Lt": 6.0, "compile": 3.0}
+    records = [
+        record(f"gemm.py::{name}", way, [times[way]], kind="fold", shape=shape, run=run)
+        for run, name in enumerate(ways)
+        for shape in ("512x8x8", "16x8x8")[: 2 - run]
+        for way in ways[name]
+    ]
+    table = view("gemm-summary").table(read_file(write(tmp_path / "x.json", records, stamps)))
+    (row,) = table.rows
+    found = dict(zip(table.columns, row, strict=True))
+    assert (found["cells"], found["worst"], found["compile"]) == ("2", "1.50x", "1.50x")
