@@ -8,19 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "ANCHORS",
-    "EPS",
-    "FAR",
-    "GRID",
-    "MASKS",
-    "SIZES",
-    "STACKS",
-    "Cell",
-    "Stack",
-    "frequencies",
-]
-
 EPS = 1e-5
 THETA = 500_000.0
 FAR = 128  # tokens, beyond which all relative biases are one

@@ -68,8 +68,12 @@ def draws(kind: str, s: int) -> dict[str, Any]:
 
 
 def _twice(s: int) -> Any:
-    at = np.arange(s)
-    return (at < TOKENS) | ((at >= s // 2) & (at < s // 2 + TOKENS))
+    return _first_of_halves(np.arange(s), s, TOKENS)
+
+
+def _first_of_halves(at: Any, s: int, tokens: int) -> Any:
+    """Return whether positions are among the first tokens of either half of a sequence."""
+    return (at < tokens) | ((at >= s // 2) & (at < s // 2 + tokens))
 
 
 def _filled(s: int) -> Any:
@@ -119,8 +123,7 @@ def rule(
         return near(q, k) | (q < tokens) | (k < tokens)
 
     def twice(at: Any) -> Any:
-        half = len(drawn) // 2
-        return (at < tokens) | ((at >= half) & (at < half + tokens))
+        return _first_of_halves(at, len(drawn), tokens)
 
     drawn: Any = arrays.get(kind)
     rules: dict[str, Callable[[Any, Any], Any]] = {
