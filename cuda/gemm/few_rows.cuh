@@ -7,23 +7,34 @@
 // what divides a row is a factor of its sums, so that nothing is read twice.
 //
 // Sums are in fp32, in an order that depends on nothing but kSlices.
+//
+// A kernel that is launched early may load B, if no kernel before it writes it, before those have
+// ended: its first loads, which of a short K are all, into registers, and the rest into L2.
 #pragma once
 
 #include "epilogue/stages.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/grid.cuh"
+#include "ptx/prefetch.cuh"
+#include "ptx/shared.cuh"
 #include "types.cuh"
 #include "vector.cuh"
 #include "warp.cuh"
 
 namespace stof::gemm {
 
-template <typename T, int kRows, int kSlices, class Epilogue, bool kNormed = false>
+// kConstant: no kernel before writes B or the norm's weight. kRoom: bytes of shared memory for what
+// all warps read of rows of A and the norm's weight, which then comes at once.
+template <typename T, int kRows, int kSlices, class Epilogue, bool kNormed = false,
+          bool kConstant = false, int kRoom = 0>
 struct FewRows {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kMinBlocks = 4;
   static constexpr int kHalves = Epilogue::kHalves;
   static constexpr int kSums = kRows * (kHalves * 2 + (kNormed ? 1 : 0));
-  static constexpr int kSmemBytes = kSlices > 1 ? kWarps * kSums * sizeof(float) : 0;
+  static constexpr bool kNear = kRoom > 0;
+  static constexpr int kSmemBytes = kRoom + (kSlices > 1 ? kWarps * kSums * sizeof(float) : 0);
   static constexpr int kStep = kSlices * 256;  // of K, that all slices take at once
   // Steps whose loads are in flight, as many as there are registers for.
   static constexpr int kAhead = kRows == 1 ? 4 : kRows * kHalves > 4 ? 1 : 2;
@@ -40,8 +51,12 @@ struct FewRows {
     const T* norm;  // (k,), 16-byte aligned; if kNormed
     int m, n, k;    // of the output
     int pairs_residual;
+    int all;    // if kConstant: ask L2 for all of B
+    int early;  // the next kernel may come before those before have ended
     float scale, eps;
   };
+
+  using Raw = uint4[kAhead][kHalves][2];
 
   struct Sums {
     float of[kRows][kHalves][2];
@@ -57,10 +72,10 @@ struct FewRows {
   // Products of eight elements: those from `valid` on are 0 in both.
   __device__ static __forceinline__ void multiply(const Params& p, Sums& sums,
                                                   const Vector8<T> (&b)[kHalves][2],
-                                                  const T* const (&rows)[kRows], i64 at,
-                                                  int valid) {
+                                                  const T* const (&rows)[kRows], const T* of_norm,
+                                                  i64 at, int valid) {
     Vector8<T> norm;
-    if constexpr (kNormed) norm = Vector8<T>::load(p.norm + at, valid, true);
+    if constexpr (kNormed) norm = Vector8<T>::load(of_norm + at, valid, true);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       auto a = Vector8<T>::load(rows[r] + at, valid, true);
@@ -99,17 +114,31 @@ struct FewRows {
     Sums sums = {};
     const int whole = p.k / 8 * 8;
     const int first = (slice * 32 + lane) * 8;
+    if (p.early) ptx::let_next_kernel_come();
+    Raw raw;
+    if constexpr (kConstant) {
+      load(raw, columns, first, whole);
+      ask(p, columns, first, slice, lane);
+      if constexpr (kNear && kNormed) fetch(smem, p.m, p.norm, whole);
+    }
+    ptx::after_earlier_kernels();
+    const T* near[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) near[r] = kNear ? place(smem, min(r, p.m - 1), whole) : rows[r];
+    const T* const norm = kNear ? place(smem, p.m, whole) : p.norm;
+    if constexpr (kNear) {
+      for (int r = 0; r < p.m; ++r) fetch(smem, r, p.a + r * p.a_row, whole);
+      if constexpr (kNormed && !kConstant) fetch(smem, p.m, p.norm, whole);
+      ptx::cp_async_commit();
+    }
+    u32 residual = 0;
+    if constexpr (kConstant) residual = residual_of(p, slice, lane, col);
+    if constexpr (kNear) {
+      ptx::cp_async_wait<0>();
+      __syncthreads();
+    }
     for (i64 at = first; at < whole; at += kAhead * kStep) {
-      uint4 raw[kAhead][kHalves][2] = {};
-#pragma unroll
-      for (int s = 0; s < kAhead; ++s)
-        if (at + s * kStep < whole) {
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-              raw[s][half][i] = *reinterpret_cast<const uint4*>(columns[half][i] + at + s * kStep);
-        }
+      if (!kConstant || at != first) load(raw, columns, at, whole);
 #pragma unroll
       for (int s = 0; s < kAhead; ++s) {
         if (at + s * kStep >= whole) break;
@@ -118,7 +147,7 @@ struct FewRows {
         for (int half = 0; half < kHalves; ++half)
 #pragma unroll
           for (int i = 0; i < 2; ++i) b[half][i] = Vector8<T>::of(raw[s][half][i]);
-        multiply(p, sums, b, rows, at + s * kStep, 8);
+        multiply(p, sums, b, near, norm, at + s * kStep, 8);
       }
     }
     if (whole < p.k && whole % kStep == first) {  // less than eight are left
@@ -128,13 +157,76 @@ struct FewRows {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           b[half][i] = Vector8<T>::load(columns[half][i] + whole, p.k - whole, true);
-      multiply(p, sums, b, rows, whole, p.k - whole);
+      multiply(p, sums, b, rows, p.norm, whole, p.k - whole);
     }
-    finish(p, sums, reinterpret_cast<float*>(smem), warp, slice, lane, col);
+    finish(p, sums, reinterpret_cast<float*>(smem + kRoom), warp, slice, lane, col, residual);
+  }
+
+  // Where row i is in shared memory, of `whole` elements.
+  __device__ static __forceinline__ T* place(char* smem, int i, int whole) {
+    return reinterpret_cast<T*>(smem) + i * whole;
+  }
+
+  // Begins to copy it there.
+  __device__ static __forceinline__ void fetch(char* smem, int i, const T* from, int whole) {
+    const u32 to = ptx::shared_address(place(smem, i, whole));
+#pragma unroll 1
+    for (int k = threadIdx.x * 8; k < whole; k += kThreads * 8)
+      ptx::cp_async_16(to + k * static_cast<int>(sizeof(T)), from + k);
+  }
+
+  // B's from `at` on, for kAhead steps, up to `whole`.
+  __device__ static __forceinline__ void load(Raw& raw, const T* const (&columns)[kHalves][2],
+                                              i64 at, int whole) {
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s)
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          raw[s][half][i] = {};
+          if (at + s * kStep < whole)
+            raw[s][half][i] = *reinterpret_cast<const uint4*>(columns[half][i] + at + s * kStep);
+        }
+  }
+
+  // Asks for what the warp reads after its first loads, and for what all read of the norm.
+  __device__ static __forceinline__ void ask(const Params& p, const T* const (&columns)[kHalves][2],
+                                             int first, int slice, int lane) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kNormed && !kNear) {
+      if (lane % 8 == 0) {  // 64 elements are a line
+#pragma unroll 1
+        for (int k = first; k < p.k; k += kStep) ptx::prefetch_l2(p.norm + k);
+      }
+    }
+    if (!p.all) return;
+    const int line = slice * 4 + lane % 4;  // of kStep; four lanes for each column
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (lane / 4 == half * 2 + i) {
+#pragma unroll 1
+          for (int k = kAhead * kStep + line * 64; k < p.k; k += kStep)
+            ptx::prefetch_l2(columns[half][i] + k);
+        }
+#endif
+  }
+
+  // What the residual adds to the columns of the row that a lane ends.
+  __device__ static __forceinline__ u32 residual_of(const Params& p, int slice, int lane, int col) {
+    if constexpr (Epilogue::kResidual) {
+      if (slice == 0 && lane < min(kRows, p.m) && col < p.n)
+        return epilogue::load_pair(static_cast<const T*>(p.residual) + lane * p.residual_row + col,
+                                   p.n - col, p.pairs_residual != 0);
+    }
+    return 0;
   }
 
   __device__ static __forceinline__ void finish(const Params& p, Sums& sums, float* shared,
-                                                int warp, int slice, int lane, int col) {
+                                                int warp, int slice, int lane, int col,
+                                                u32 residual) {
 #pragma unroll
     for (int j = 0; j < kSums; ++j) sums[j] = warp_sum(sums[j]);
     if constexpr (kSlices > 1) {
@@ -152,8 +244,12 @@ struct FewRows {
       }
     }
     if (col >= p.n) return;
-    const epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
-                                         p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
+    epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
+                                   p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
+    if constexpr (kConstant) {
+      operands.has_residual = true;
+      operands.residual_pair = residual;
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (lane != r || r >= p.m) continue;

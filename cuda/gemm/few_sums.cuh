@@ -20,12 +20,43 @@ struct FewSums {
   static constexpr int kBytes =
       kTilesOfB * kOfTile * 32 * static_cast<int>(sizeof(float));  // of a warp
 
-  // Slices of a column are warps one after another. `col` is the first of the output's.
+  // Parts of 8 by 8 of the output that a slice ends.
+  static constexpr int kParts = (kTiles * kBlocks + kSlices - 1) / kSlices;
+
+  // What the residual adds to a thread's pair of each of its parts.
+  struct Residual {
+    u32 pair[kParts] = {};
+
+    __device__ __forceinline__ void load(const epilogue::Operands& x, int slice, int lane,
+                                         int col) {
+      if constexpr (Epilogue::kResidual) {
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          const int part = i * kSlices + slice;
+          const int row = row_of(part, lane), here = column_of(part, lane, col);
+          if (part >= kTiles * kBlocks || row >= x.rows || here >= x.cols) continue;
+          const T* const from = static_cast<const T*>(x.residual) + row * x.residual_row + here;
+          pair[i] = epilogue::load_pair(from, x.cols - here, x.pairs != 0);
+        }
+      }
+    }
+  };
+
+  __device__ static __forceinline__ int row_of(int part, int lane) {
+    return 8 * (part % kBlocks) + lane / 4;
+  }
+  __device__ static __forceinline__ int column_of(int part, int lane, int col) {
+    return col + 8 * (part / kBlocks) + lane % 4 * 2;
+  }
+
+  // Slices of a column are warps one after another. `col` is the first of the output's. What is in
+  // `residual` counts if `operands` say that it was read.
   template <class Params>
   __device__ static __forceinline__ void finish(const Params& p, const epilogue::Operands& operands,
                                                 const epilogue::Columns<Epilogue, T, kTiles>& ahead,
                                                 const float (&sums)[kTilesOfB][4], float* shared,
-                                                int warp, int slice, int lane, int col) {
+                                                int warp, int slice, int lane, int col,
+                                                const Residual& residual = {}) {
     const auto at = [&](int of, int tile, int i) {
       return ((of * kTilesOfB + tile) * kOfTile + i) * 32 + lane;
     };
@@ -54,7 +85,9 @@ struct FewSums {
             for (int s = 0; s < kSlices; ++s) x[half][e] += shared[at(warp - slice + s, of_b, i)];
           }
         }
-      store(p, operands, ahead, x, tile, 8 * block + lane / 4, col + 8 * tile + lane % 4 * 2);
+      epilogue::Operands here = operands;
+      here.residual_pair = residual.pair[part / kSlices];
+      store(p, here, ahead, x, tile, row_of(part, lane), column_of(part, lane, col));
     }
   }
 

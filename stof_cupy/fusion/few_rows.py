@@ -1,21 +1,26 @@
 """What runs as one where there are few rows, a token of a decoder say, and kernels are short.
 
 There a product reads its weights and waits for nothing else, so that each of its CTAs may as well
-normalise the rows by itself: the norm's own launch would cost more. And keys and values are written
-to their caches in one launch.
+normalise the rows by itself: the norm's own launch would cost more. That its weights are the
+graph's constants, which no kernel writes, it is told: it may read them early. And keys and values
+are written to their caches in one launch; or, of one token, all that is between its projections and
+the result of attention is one (`token`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
+from stof_cupy.fusion import token
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.steps import Fused
 from stof_cupy.graph.turned import turned_gemm
 from stof_cupy.ops.epilogue import Epilogue
+from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.kv_cache import write_caches
 from stof_cupy.ops.normed_gemm import normed_gemm
 
@@ -24,10 +29,18 @@ __all__ = ["few_row_pieces"]
 Array: TypeAlias = Any
 
 
-def few_row_pieces(graph: Graph) -> tuple[Fused, ...]:
+def few_row_pieces(graph: Graph, beside: Iterable[Fused] = ()) -> tuple[Fused, ...]:
     """Return each RMSNorm with the product that alone reads it, and each attention with its caches.
 
+    And every other product of constant weights.
+
     They are right for any number of rows.
+
+    Parameters
+    ----------
+    graph : Graph
+    beside : iterable of Fused
+        Pieces of the graph that stay: none of these shares an operator with them.
 
     Examples
     --------
@@ -42,8 +55,40 @@ def few_row_pieces(graph: Graph) -> tuple[Fused, ...]:
     nodes = graph.nodes()
     readers = Counter(each for node in nodes for each in node.inputs if each is not None)
     readers.update(graph.outputs.values())
-    found = (match(node, readers) for node in nodes for match in (_normed_product, _cached))
-    return tuple(piece for piece in found if piece is not None)
+    products = {node: piece for node in nodes if (piece := _normed_product(node, readers))}
+    caches = {node: piece for node in nodes if (piece := _cached(node, readers))}
+    tokens: list[Fused] = []
+    if token.TOKEN_KERNEL:
+        found = (token.token_piece(graph, *each, readers, products) for each in caches.items())
+        tokens += (piece for piece in found if piece is not None)
+    taken = {node for piece in beside for node in piece.nodes}
+    made: list[Fused] = []
+    constant = (piece for node in nodes if (piece := _constant_product(node)))
+    for piece in (*tokens, *products.values(), *caches.values(), *constant):
+        if taken.isdisjoint(piece.nodes):
+            made.append(piece)
+            taken.update(piece.nodes)
+    return tuple(made)
+
+
+def _constant_product(node: Node) -> Fused | None:
+    if node.op not in ("gemm", "turned_gemm"):
+        return None
+    _, weight, third, fourth, *_ = node.inputs
+    bias = third if node.op == "gemm" else fourth
+    if not _constant(weight, bias):
+        return None
+    how: dict[str, Any] = dict(node.attrs)
+    if node.op == "gemm":
+        how["constant"] = True
+    else:
+        how["multiply"] = partial(gemm, constant=True)
+    return Fused((node,), node.inputs, partial(CALLS[node.op], **how))
+
+
+def _constant(*nodes: Node | None) -> bool:
+    """Whether these, as far as there are any, are the same in all runs."""
+    return all(each is None or each.op == "constant" for each in nodes)
 
 
 def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
@@ -58,9 +103,11 @@ def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
     if attrs.keys() != {"activation", "gated"} or any(others):
         return None
 
+    how: dict[str, Any] = {"eps": eps, "constant": _constant(norm.inputs[1], weight, bias)}
+
     def run(x: Array, norm: Array, w: Array, bias: Array | None, out: Array | None) -> Array:
         epilogue = Epilogue(bias, attrs["activation"], gated=attrs["gated"])
-        return normed_gemm(x, norm, w.T, eps=eps, epilogue=epilogue, out=out)
+        return normed_gemm(x, norm, w.T, epilogue=epilogue, out=out, **how)
 
     return _fused((norm, node), (*norm.inputs, weight, bias), run)
 
@@ -68,12 +115,13 @@ def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
 def _normed_turn(norm: Node, node: Node) -> Fused:
     attrs, eps = dict(node.attrs), dict(norm.attrs)["eps"]
     _, weight, positions, bias, _ = node.inputs
+    same = _constant(norm.inputs[1], weight, bias)
 
     def run(
         x: Array, norm: Array, w: Array, positions: Array, bias: Array | None, out: Array | None
     ) -> Array:
         def multiply(x: Array, w: Array, **how: Any) -> Array:
-            return normed_gemm(x, norm, w, eps=eps, **how)
+            return normed_gemm(x, norm, w, eps=eps, constant=same, **how)
 
         return turned_gemm(x, w, positions, bias, multiply=multiply, out=out, **attrs)
 

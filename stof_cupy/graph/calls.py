@@ -40,11 +40,12 @@ def _gemm(
     activation: str | None,
     gated: bool,
     out: Array | None = None,
+    constant: bool = False,
 ) -> Array:
     plain = all(each is None for each in (bias, residual, statistics, activation))
     normed = normed_by(statistics, w)
     epilogue = None if plain else Epilogue(bias, activation, residual, gated=gated, normed=normed)
-    return gemm(x, w.T, epilogue=epilogue, out=out)
+    return gemm(x, w.T, epilogue=epilogue, out=out, constant=constant)
 
 
 class Told(NamedTuple):

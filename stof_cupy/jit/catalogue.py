@@ -27,6 +27,7 @@ from stof_cupy.jit.attention_sm90 import (
     attention_sm90,
     attention_sm90_combine,
 )
+from stof_cupy.jit.attention_token import attention_token
 from stof_cupy.jit.decoder_kernels import gemm_few_rows, greedy, kv_cache, rotary
 from stof_cupy.jit.epilogues import ACTIVATIONS, PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_ahead import GEMM_SM90_AHEAD
@@ -270,6 +271,8 @@ def _attention() -> list[KernelSpec]:
     specs += [attention_rowwise("float16", dim, 1, "KeyLists") for dim in ROWWISE_HEAD_DIMS]
     specs.append(attention_rowwise("bfloat16", 64, 1, "KeyLists"))
     specs += [attention_rowwise("float16", 64, 1, "TileLists", wide=wide) for wide in (True, False)]
+    specs += [attention_token("float16", 64), attention_token("float16", 128)]
+    specs.append(attention_token("bfloat16", 256))
     return specs
 
 
@@ -284,7 +287,7 @@ def _gemm() -> list[KernelSpec]:
     specs.append(gemm_sm80("bfloat16", GEMM_TILES[1], gate, ("any", "any")))
     specs.append(gemm_sm80("float16", GEMM_TILES[1], PLAIN, ("rows", "rows")))
     specs.append(gemm_few_rows("float16", 1, 4, EpilogueKind(residual=True)))
-    specs.append(gemm_few_rows("bfloat16", 1, 1, gate, normed=True))
+    specs.append(gemm_few_rows("bfloat16", 1, 1, gate, normed=True, constant=True, room=8192))
     specs.append(gemm_pair("float16", PAIR_TILES[0], gelu, residual))
     specs.append(gemm_pair("bfloat16", PAIR_TILES[2], gate, PLAIN))
     every = EpilogueKind(normed=True, bias=True, rotary=128, statistics=True, heads=True)
@@ -292,7 +295,8 @@ def _gemm() -> list[KernelSpec]:
     specs.append(
         gemm_streamed("float16", 16, 32, EpilogueKind(bias=True, activation="gelu", residual=True))
     )
-    specs += [gemm_streamed("bfloat16", 16, 16, gate), gemm_streamed("bfloat16", 8, 24)]
+    specs.append(gemm_streamed("bfloat16", 16, 16, gate, room=16384))
+    specs.append(gemm_streamed("bfloat16", 8, 24, alone=True))
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 
 

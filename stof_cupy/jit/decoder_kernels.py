@@ -34,7 +34,15 @@ _ROWS_PARAMS = (
 
 @cache
 def gemm_few_rows(
-    dtype: str, rows: int, slices: int, epilogue: EpilogueKind = PLAIN, *, normed: bool = False
+    dtype: str,
+    rows: int,
+    slices: int,
+    epilogue: EpilogueKind = PLAIN,
+    *,
+    normed: bool = False,
+    constant: bool = False,
+    room: int = 0,
+    carveout: bool = False,
 ) -> KernelSpec:
     """Return the GEMM of few rows.
 
@@ -44,23 +52,35 @@ def gemm_few_rows(
         Into how many warps K is cut: 1, 2 or 4.
     normed : bool
         Whether RMSNorm comes before it.
+    constant : bool
+        Whether B and the norm's weight are read before earlier kernels have ended, which do not
+        write them.
+    room : int
+        Bytes of shared memory for the rows of A, and the norm's weight, that all warps read there.
+    carveout : bool
+        See `KernelSpec`.
     """
     t = _SHORT[dtype]
-    arguments = f"stof::{t}, {rows}, {slices}, {epilogue.type}{', true' * normed}"
+    arguments = f"stof::{t}, {rows}, {slices}, {epilogue.type}"
+    if normed or constant or room:
+        arguments += f", {str(normed).lower()}, {str(constant).lower()}, {room}"
     sums = rows * (epilogue.halves * 2 + normed)
+    kind = f"{'_normed' * normed}{'_ahead' * constant}{f'_near{room}' if room else ''}"
     return KernelSpec(
-        name=f"gemm_few_rows_{t}_{rows}x{slices}{'_normed' * normed}{epilogue.name}",
+        name=f"gemm_few_rows_{t}_{rows}x{slices}{kind}{epilogue.name}",
         header="gemm/few_rows.cuh",
         type=f"stof::gemm::FewRows<{arguments}>",
         params=(
             *_ROWS_PARAMS,
             ("norm", "u8"),
-            *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
+            *((name, "i4") for name in ("m", "n", "k", "pairs_residual", "all", "early")),
             ("scale", "f4"),
             ("eps", "f4"),
         ),
         threads=128,
-        smem_bytes=4 * sums * 4 if slices > 1 else 0,
+        smem_bytes=room + (4 * sums * 4 if slices > 1 else 0),
+        waits=True,
+        carveout=carveout,
     )
 
 
@@ -87,7 +107,7 @@ def gemm_sixteen_rows(
 
 @cache
 def greedy(dtype: str) -> KernelSpec:
-    """Return the choice of the best tokens, one block a sequence."""
+    """Return the choice of the best tokens, a block a sequence or several."""
     t = _SHORT[dtype]
     return KernelSpec(
         name=f"greedy_{t}",
@@ -95,9 +115,9 @@ def greedy(dtype: str) -> KernelSpec:
         type=f"stof::Greedy<stof::{t}>",
         params=(
             *((name, "u8") for name in ("logits", "tokens", "positions", "lengths")),
+            *((name, "u8") for name in ("partial", "counters")),
             ("row", "i8"),
-            ("vocabulary", "i4"),
-            ("wide", "i4"),
+            *((name, "i4") for name in ("vocabulary", "wide", "blocks")),
         ),
         threads=1024,
         smem_bytes=1024 // 32 * 8,

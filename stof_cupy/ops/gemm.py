@@ -26,7 +26,12 @@ __all__ = ["Choice", "Problem", "chosen", "gemm", "operands_of", "prepared", "re
 
 
 def gemm(
-    a: Array, b: Array, *, epilogue: Epilogue | None = None, out: Array | None = None
+    a: Array,
+    b: Array,
+    *,
+    epilogue: Epilogue | None = None,
+    out: Array | None = None,
+    constant: bool = False,
 ) -> Array:
     """Compute ``activation(scale * a @ b + bias) + residual`` in one kernel.
 
@@ -43,6 +48,9 @@ def gemm(
     out : ndarray, optional
         Where to write the result: its shape, dtype of `a`, contiguous last axis. It may be the
         residual itself, but must not overlap any other input.
+    constant : bool
+        Whether no kernel that may still run writes `b` and the bias: they are weights, say. Then
+        those that are before this one in the stream need not have ended when they are read.
 
     Returns
     -------
@@ -79,7 +87,7 @@ def gemm(
         if epilogue.kind.rows_alone and not epilogue.turned_after:
             return cpu.gemm(a, b, epilogue=epilogue, out=out)
         return cpu_gemm.gemm(a, b, epilogue, out)
-    return _launch(problem, a, b, epilogue, out)
+    return _launch(problem, a, b, epilogue, out, constant=constant)
 
 
 def chosen(
@@ -132,6 +140,8 @@ def _launch(
     epilogue: Epilogue,
     out: Array | None,
     choice: Choice | None = None,
+    *,
+    constant: bool = False,
 ) -> Array:
     """Run a kernel on the arrays' device and CuPy's current stream, by default what is chosen."""
     import cupy
@@ -145,7 +155,7 @@ def _launch(
         in_place = c.data.ptr == out.data.ptr
         rows, weight, operands = as_rows(a), b.T, operands_of(epilogue)
         for way in _ways(problem, rows, weight) if choice is None else (choice,):
-            run = prepared(way, problem, rows, weight, c, operands)
+            run = prepared(way, problem, rows, weight, c, operands, constant=constant)
             if run is not None:
                 run()
                 break
@@ -157,7 +167,14 @@ def _launch(
 
 
 def prepared(
-    choice: Choice, problem: Problem, a: Array, b: Array, c: Array, operands: dict[str, Any]
+    choice: Choice,
+    problem: Problem,
+    a: Array,
+    b: Array,
+    c: Array,
+    operands: dict[str, Any],
+    *,
+    constant: bool = False,
 ) -> Callable[[], None] | None:
     """Return a launch on the current device and stream; None if cuBLASLt cannot run now.
 
@@ -167,11 +184,15 @@ def prepared(
         ``(M, K)``, ``(N, K)`` and the result's rows, all matrices.
     operands : dict
         From `operands_of`.
+    constant : bool
+        See `gemm`.
     """
     if isinstance(choice, gemm_few_rows.Config):
-        return partial(gemm_few_rows.launch, choice, problem, a, b, c, **operands)
+        few = partial(gemm_few_rows.launch, choice, problem, a, b, c, **operands)
+        return partial(few, constant=constant)
     if isinstance(choice, gemm_streamed.Config):
-        return partial(gemm_streamed.launch, choice, problem, a, b, c, **operands)
+        few = partial(gemm_streamed.launch, choice, problem, a, b, c, **operands)
+        return partial(few, constant=constant)
     if isinstance(choice, Vendor):
         return gemm_vendor.prepare(choice, problem, a, b, c, **operands)
     if isinstance(choice, Plan):

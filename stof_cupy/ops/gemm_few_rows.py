@@ -15,6 +15,7 @@ from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import Array, aligned, pointer
 from stof_cupy.ops.gemm_args import Problem, strides
 from stof_cupy.ops.gemm_sm80 import layout
+from stof_cupy.ops.token_switches import SWITCHES
 
 __all__ = ["BUSY", "Config", "config_for", "fields", "launch", "of_few", "of_sixteen"]
 
@@ -25,6 +26,7 @@ _COLUMNS_OF_B = 16
 """Columns of B of a warp of sixteen rows."""
 
 _WARPS = 4
+_MOST_ROOM = 32 * 1024
 BUSY = 16
 """Warps of an SM that keep memory busy."""
 
@@ -36,11 +38,19 @@ class Config:
     rows: int
     slices: int
 
-    def spec(self, problem: Problem, *, normed: bool = False) -> KernelSpec:
-        """Return the kernel for `problem`, after RMSNorm or not: that only of few rows."""
+    def spec(
+        self, problem: Problem, *, normed: bool = False, constant: bool = False, near: bool = False
+    ) -> KernelSpec:
+        """Return the kernel for `problem`.
+
+        Only of few rows there are some after RMSNorm, for a constant B, and with A `near`.
+        """
+        how = problem.dtype, self.rows, self.slices, problem.epilogue
         if self.rows in SIXTEEN_ROWS:
-            return gemm_sixteen_rows(problem.dtype, self.rows, self.slices, problem.epilogue)
-        return gemm_few_rows(problem.dtype, self.rows, self.slices, problem.epilogue, normed=normed)
+            return gemm_sixteen_rows(*how)
+        room = _room(problem.m + normed, problem.k) if near else 0
+        carveout = SWITCHES.carveout
+        return gemm_few_rows(*how, normed=normed, constant=constant, room=room, carveout=carveout)
 
     @property
     def step(self) -> int:
@@ -59,6 +69,12 @@ class Config:
             columns = _COLUMNS_OF_B // problem.epilogue.halves
             return -(-problem.n // (columns * max(8, self.slices) // self.slices))
         return -(-problem.n // (_COLUMNS * _WARPS // self.slices))
+
+
+def _room(rows: int, k: int) -> int:
+    """Return the shared memory for so many rows of K; 0 if that is too much."""
+    room = -(-rows * (k // 8) * 16 // 1024) * 1024
+    return room if room <= _MOST_ROOM else 0
 
 
 def config_for(problem: Problem, a: Array, b: Array, sm_count: int) -> Config | None:
@@ -89,6 +105,12 @@ def of_few(problem: Problem, sm_count: int) -> Config | None:
         return None
     rows = next(rows for rows in FEW_ROWS if problem.m <= rows)
     slices, warps = 1, -(-problem.n // _COLUMNS)
+    if SWITCHES.whole:
+        # Registers hold 1024 elements of a column, of several rows half. Those are busy anyway.
+        held, most = (1024, 2**31) if rows == 1 else (512, sm_count * BUSY * 3 // 2)
+        while slices < _WARPS and problem.k > held * slices and 2 * slices * warps <= most:
+            slices *= 2
+        return Config(rows, slices)
     # A slice reads 256 elements at a time: there have to be as many for each.
     while slices < _WARPS and warps * slices < sm_count * BUSY and problem.k >= 256 * slices:
         slices *= 2
@@ -127,6 +149,7 @@ def launch(
     stages: Any = None,
     norm: Array | None = None,
     eps: float = 0.0,
+    constant: bool = False,
 ) -> None:
     """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`.
 
@@ -136,13 +159,17 @@ def launch(
     ----------
     norm : cupy.ndarray, optional
         Shape ``(K,)``, 16-byte aligned: rows of A are normalised by `eps` and this weight first.
+    constant : bool
+        Whether no kernel that may still run writes `b` and `norm`.
     """
     from stof_cupy.jit.launch import kernel
 
-    run = kernel(config.spec(problem, normed=norm is not None), c.device.id)
+    ahead = SWITCHES.ahead if constant else 0
+    how = {"normed": norm is not None, "constant": ahead > 0, "near": SWITCHES.near}
+    run = kernel(config.spec(problem, **how), c.device.id)
     values = fields(problem, a, b, c, bias, residual, scale)
     if config.rows not in SIXTEEN_ROWS:
-        values |= {"norm": pointer(norm), "eps": eps}
+        values |= {"norm": pointer(norm), "eps": eps, "all": ahead > 1, "early": SWITCHES.early}
     params = run.pack(**values)
     run((config.blocks(problem),), params)
 

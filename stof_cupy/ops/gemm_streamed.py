@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.jit.gemm_streamed import STREAMED_COLUMNS, STREAMED_ROWS, gemm_streamed
+from stof_cupy.jit.gemm_streamed import (
+    STREAMED_COLUMNS,
+    STREAMED_ROWS,
+    gemm_streamed,
+    has_room,
+    room_for,
+)
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import Array, aligned, pointer
 from stof_cupy.ops.gemm_args import Problem, strides
-from stof_cupy.ops.gemm_operand import DEPTH, matrix, operand
+from stof_cupy.ops.gemm_operand import DEPTH, Operand, matrix, operand
+from stof_cupy.ops.token_switches import SWITCHES
 
-__all__ = ["Config", "config_for", "launch"]
+__all__ = ["Config", "config_for", "fields", "launch", "normed_for"]
 
 _WIDTH = 8
 """Columns of the output are given to CTAs by eight."""
@@ -22,19 +29,28 @@ _WIDTH = 8
 
 @dataclass(frozen=True)
 class Config:
-    """How: the rows that the kernel is compiled for, and a CTA's columns of the output."""
+    """How: the rows that the kernel is compiled for, and a CTA's columns of the output.
+
+    `room`: of shared memory for rows that are normalised; 0: they are not. `alone`: an SM has no
+    two CTAs. `most`: CTAs, that go on with other columns; 0: as many as are needed.
+    """
 
     rows: int
     columns: int
+    room: int = 0
+    alone: bool = False
+    most: int = 0
 
     def spec(self, problem: Problem, *, bounded: bool = False) -> KernelSpec:
         """Return the kernel for `problem`."""
         how = problem.dtype, self.rows, self.columns, problem.epilogue
-        return gemm_streamed(*how, bounded=bounded)
+        kind: dict[str, Any] = {"room": self.room, "alone": self.alone, "stays": self.most > 0}
+        return gemm_streamed(*how, bounded=bounded, **kind)
 
     def blocks(self, problem: Problem) -> int:
         """Return the number of CTAs."""
-        return -(-problem.n // self.columns)
+        needed = -(-problem.n // self.columns)
+        return min(needed, self.most) if self.most else needed
 
 
 def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
@@ -48,7 +64,7 @@ def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> config_for(Problem("float16", 5, 3072, 768), h100)
-    Config(rows=8, columns=24)
+    Config(rows=8, columns=24, room=0, alone=False, most=0)
     """
     p = problem
     some = 0 < p.m <= STREAMED_ROWS[-1] and p.n and p.k
@@ -56,7 +72,30 @@ def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
         return None
     rows = next(rows for rows in STREAMED_ROWS if p.m <= rows)
     each = -(-p.n // (_WIDTH * facts.sm_count)) * _WIDTH
-    return Config(rows, min(each, STREAMED_COLUMNS // p.epilogue.halves))
+    found = Config(rows, min(each, STREAMED_COLUMNS // p.epilogue.halves))
+    blocks, at_once = found.blocks(p), 2 * facts.sm_count
+    alone = SWITCHES.alone > 0 and blocks <= facts.sm_count
+    return replace(found, alone=alone, most=at_once if SWITCHES.stay and blocks > at_once else 0)
+
+
+def normed_for(problem: Problem, facts: DeviceFacts) -> Config | None:
+    """Return how to compute RMSNorm of rows and their product in one kernel; None if it cannot be.
+
+    Each CTA has all rows and all of K: there have to be few.
+
+    Examples
+    --------
+    >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
+    ...                    1980000, 80 << 30, 2048, 2619000, 5120)
+    >>> normed_for(Problem("float16", 1, 3072, 2048), h100)
+    Config(rows=8, columns=24, room=8192, alone=False, most=0)
+    >>> normed_for(Problem("float16", 16, 3072, 2048), h100) is None
+    True
+    """
+    found, room = config_for(problem, facts), room_for(problem.m, problem.k)
+    if found is None or not has_room(found.rows, found.columns * problem.epilogue.halves, room):
+        return None
+    return replace(found, room=room, alone=found.alone and SWITCHES.alone > 1)
 
 
 def launch(
@@ -71,6 +110,9 @@ def launch(
     scale: float = 1.0,
     stages: Any = None,
     report: int | None = None,
+    norm: Array | None = None,
+    eps: float = 0.0,
+    constant: bool = False,
 ) -> None:
     """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`.
 
@@ -80,6 +122,11 @@ def launch(
     ----------
     report : int, optional
         Take the bounded kernel, and where it writes where it waited: see `gemm_sm90.prepare`.
+    norm : cupy.ndarray, optional
+        Shape ``(K,)``, 16-byte aligned: rows of A are normalised by `eps` and this weight first.
+        Given if `config` has room for it.
+    constant : bool
+        Whether no kernel that may still run writes `b`, `bias` and `norm`.
 
     Raises
     ------
@@ -88,11 +135,36 @@ def launch(
     """
     from stof_cupy.jit.launch import kernel
 
-    left, right = operand(matrix(a)), operand(matrix(b))
-    if left is None or right is None or left.transposed or right.transposed:
+    found = fields(config, problem, a, b, c, bias, residual, scale, norm)
+    run = kernel(config.spec(problem, bounded=report is not None), c.device.id)
+    found |= {"constant": SWITCHES.ahead if constant else 0, "early": SWITCHES.early}
+    found["once"] = SWITCHES.once
+    params = run.pack(**found, report=report or 0, eps=eps)
+    run((config.blocks(problem),), params)
+
+
+def fields(
+    config: Config,
+    problem: Problem,
+    a: Array,
+    b: Array,
+    c: Array,
+    bias: Array | None,
+    residual: Array | None,
+    scale: float,
+    norm: Array | None,
+) -> dict[str, Any]:
+    """Return the kernel's parameters, without those that say when and how exactly.
+
+    Raises
+    ------
+    UnsupportedError
+        See `launch`.
+    """
+    left, right = _operand(a), _operand(b)
+    if left is None or right is None:
         expected = "contiguous along K, rows at multiples of 16 bytes"
         raise UnsupportedError(mismatch("strides of a, b", (a.strides, b.strides), expected))
-    run = kernel(config.spec(problem, bounded=report is not None), c.device.id)
     maps = {
         f"map_{name}": tensormap.tensor_map(
             each.address, problem.dtype, each.dims, each.strides, (DEPTH, rows, 1, 1)
@@ -100,14 +172,17 @@ def launch(
         for name, each, rows in (("a", left, problem.m), ("b", right, config.columns))
     }
     residual_row = 0 if residual is None else strides(residual)[0]
-    params = run.pack(
+    return {
         **maps,
         **{"c": pointer(c), "bias": pointer(bias), "residual": pointer(residual)},
+        **{"a": pointer(a), "norm": pointer(norm)},
         **{"m": problem.m, "n": problem.n, "k": problem.k},
-        report=report or 0,
-        residual_row=residual_row,
-        c_row=strides(c)[0],
-        pairs_residual=residual is not None and aligned(residual, 4, residual_row),
-        scale=scale,
-    )
-    run((config.blocks(problem),), params)
+        **{"residual_row": residual_row, "c_row": strides(c)[0], "a_row": strides(a)[0]},
+        "pairs_residual": residual is not None and aligned(residual, 4, residual_row),
+        "scale": scale,
+    }
+
+
+def _operand(x: Array) -> Operand | None:
+    found = operand(matrix(x))
+    return None if found is None or found.transposed else found

@@ -11,6 +11,7 @@ from stof_cupy.ops import gemm_few_rows, gemm_model, gemm_streamed
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_model import Constants
 from stof_cupy.ops.gemm_sm90 import Layout
+from stof_cupy.ops.token_switches import SWITCHES
 
 __all__ = ["Choice", "Way", "predict", "ways"]
 
@@ -53,11 +54,12 @@ def _of_few(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Itera
     if found != Layout():
         return
     sms = facts.sm_count
-    configs = (
-        gemm_streamed.config_for(problem, facts),
-        gemm_few_rows.of_few(problem, sms),
-        gemm_few_rows.of_sixteen(problem, sms),
-    )
+    streamed = gemm_streamed.config_for(problem, facts)
+    few = gemm_few_rows.of_few(problem, sms)
+    if few is not None and streamed is not None:
+        streamed = None if SWITCHES.only == "few" else streamed
+        few = None if SWITCHES.only == "streamed" else few
+    configs = (streamed, few, gemm_few_rows.of_sixteen(problem, sms))
     yield from (config for config in configs if config is not None)
 
 

@@ -18,8 +18,15 @@ from stof_cupy.ops._arrays import (
     pointer,
     unit_last,
 )
+from stof_cupy.ops._counters import counters
 
-__all__ = ["arguments", "take_best"]
+__all__ = ["SEVERAL_BLOCKS", "arguments", "blocks_of", "take_best"]
+
+SEVERAL_BLOCKS = False
+"""Whether a sequence's logits are looked at by several blocks. No GPU has run that yet."""
+
+_BLOCK = 8192
+"""Logits of a block of 1,024 threads."""
 
 
 def take_best(logits: Array, tokens: Array, positions: Array, lengths: Array) -> Array:
@@ -85,23 +92,48 @@ def _launch(logits: Array, tokens: Array, positions: Array, lengths: Array) -> A
     with cupy.cuda.Device(device):
         run = kernel(spec_of(device_dtype("logits", logits)), device)
         if tokens.size:
-            given = unit_last(logits)
-            blocks, fields = arguments(given, tokens, positions, lengths)
+            given, each = unit_last(logits), blocks_of(logits.shape[1])
+            partial, counted = None, 0
+            if each > 1:
+                partial = cupy.empty((len(tokens), each), np.int64)
+                counted = counters(device).take(len(tokens))
+            kept = (partial, counted, each)
+            blocks, fields = arguments(given, tokens, positions, lengths, *kept)
             run((blocks,), run.pack(**fields))
     return tokens
 
 
+def blocks_of(vocabulary: int) -> int:
+    """Return how many blocks look at a sequence's logits, eight a thread.
+
+    Examples
+    --------
+    >>> blocks_of(49152) == (6 if SEVERAL_BLOCKS else 1)
+    True
+    """
+    return -(-vocabulary // _BLOCK) if SEVERAL_BLOCKS else 1
+
+
 def arguments(
-    logits: Array, tokens: Array, positions: Array, lengths: Array
+    logits: Array,
+    tokens: Array,
+    positions: Array,
+    lengths: Array,
+    partial: Array | None = None,
+    counted: int = 0,
+    blocks: int = 1,
 ) -> tuple[int, dict[str, Any]]:
-    """Return the blocks and the kernel's parameters."""
+    """Return the blocks and the kernel's parameters; `blocks` are those of a sequence."""
     row = logits.strides[0] // logits.itemsize
-    return logits.shape[0], {
+    return logits.shape[0] * blocks, {
         "logits": pointer(logits),
         "tokens": pointer(tokens),
         "positions": pointer(positions),
         "lengths": pointer(lengths),
+        "partial": pointer(partial),
+        "counters": counted,
         "row": row,
         "vocabulary": logits.shape[1],
         "wide": aligned(logits, 16, row),
+        "blocks": blocks,
     }

@@ -20,7 +20,7 @@ from stof_cupy.ops._arrays import (
 )
 from stof_cupy.ops.rotary import check_positions, positions_of
 
-__all__ = ["arguments", "write_cache", "write_caches"]
+__all__ = ["arguments", "check_cache", "write_cache", "write_caches"]
 
 
 def write_cache(x: Array, cache: Array, positions: Array, *, ring: bool = False) -> Array:
@@ -63,7 +63,7 @@ def write_cache(x: Array, cache: Array, positions: Array, *, ring: bool = False)
     >>> write_cache(np.ones((1, 1, 1, 2), np.float32), cache, np.array([[1]]))[0, 0].tolist()
     [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     """
-    where = _check(x, cache, positions, ring)
+    where = check_cache(x, cache, positions, ring)
     if where == "numpy":
         keys = cache.shape[2]
         low, high = (positions.min(), positions.max()) if positions.size else (0, 0)
@@ -98,14 +98,14 @@ def write_caches(
         write_cache(v, value_cache, positions, ring=ring)
         return
     for x, to in ((k, cache), (v, value_cache)):
-        _check(x, to, positions, ring)
+        check_cache(x, to, positions, ring)
     check_no_overlap(cache, value_cache=value_cache, v=v)
     check_no_overlap(value_cache, k=k)
     _launch(k, cache, positions, ring, v, value_cache)
 
 
-def _check(x: Array, cache: Array, positions: Array, ring: bool) -> str:
-    """Check all but the positions' values; return the backend."""
+def check_cache(x: Array, cache: Array, positions: Array, ring: bool) -> str:
+    """Check all that `write_cache` takes but the positions' values; return the backend."""
     where = backend(x=x, cache=cache, positions=positions)
     check_dtype("x", x)
     check_shape("x", x, ("batch", "heads", "seq", "head_dim"))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from stof_cupy.ops import gemm_few_rows
+from stof_cupy.ops import gemm_few_rows, gemm_sm90, gemm_streamed
 from stof_cupy.ops._arrays import Array, aligned, check_no_overlap, pointer
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm, operands_of
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
+from stof_cupy.ops.gemm_sm90 import Layout
 from stof_cupy.ops.norm_rows import validate as validate_norm
 from stof_cupy.ops.rms_norm import rms_norm
+from stof_cupy.ops.token_switches import SWITCHES
 
 __all__ = ["normed_gemm"]
 
@@ -23,6 +25,7 @@ def normed_gemm(
     eps: float,
     epilogue: Epilogue | None = None,
     out: Array | None = None,
+    constant: bool = False,
 ) -> Array:
     """Compute ``gemm(rms_norm(x, norm, eps=eps), b, epilogue=epilogue)``.
 
@@ -33,6 +36,8 @@ def normed_gemm(
     b, epilogue, out
         As of :func:`stof_cupy.gemm`. In the one kernel, which a few rows of float16 or bfloat16
         have on CUDA, what is normalised is not rounded before it is multiplied.
+    constant : bool
+        As of :func:`stof_cupy.gemm`; so of `norm`.
 
     Raises
     ------
@@ -52,10 +57,10 @@ def normed_gemm(
     check_no_overlap(out, norm=norm)
     alone = not epilogue.turned_after  # which takes one more kernel
     if where == "cuda" and alone and norm.flags.c_contiguous and aligned(norm, 16):
-        made = _launch(problem, x, norm, b, eps, epilogue, out)
+        made = _launch(problem, x, norm, b, eps, epilogue, out, constant)
         if made is not None:
             return made
-    return gemm(rms_norm(x, norm, eps=eps), b, epilogue=epilogue, out=out)
+    return gemm(rms_norm(x, norm, eps=eps), b, epilogue=epilogue, out=out, constant=constant)
 
 
 def _launch(
@@ -66,6 +71,7 @@ def _launch(
     eps: float,
     epilogue: Epilogue,
     out: Array | None,
+    constant: bool = False,
 ) -> Array | None:
     """Run the kernel, if there is one for these rows."""
     import cupy
@@ -74,15 +80,22 @@ def _launch(
 
     device = x.device.id
     with cupy.cuda.Device(device):
-        rows, weight = as_rows(x), b.T
-        config = gemm_few_rows.config_for(problem, rows, weight, facts(device).sm_count)
-        if config is None:
+        rows, weight, about = as_rows(x), b.T, facts(device)
+        few = gemm_few_rows.config_for(problem, rows, weight, about.sm_count)
+        streamed = None
+        if SWITCHES.normed and gemm_sm90.layout(problem, rows, weight) == Layout():
+            streamed = gemm_streamed.normed_for(problem, about)
+        if few is None and streamed is None:
             return None
         if out is None:
             out = cupy.empty((*x.shape[:-1], problem.n), x.dtype)
         c = as_rows(out)
         how: dict[str, Any] = {**operands_of(epilogue), "norm": norm, "eps": eps}
-        gemm_few_rows.launch(config, problem, rows, weight, c, **how)
+        how["constant"] = constant
+        if streamed is not None:
+            gemm_streamed.launch(streamed, problem, rows, weight, c, **how)
+        elif few is not None:
+            gemm_few_rows.launch(few, problem, rows, weight, c, **how)
         if pointer(c) != pointer(out):
             out[...] = c.reshape(out.shape)
     return out

@@ -22,7 +22,7 @@ from stof_cupy.ops._arrays import (
     unit_last,
 )
 
-__all__ = ["arguments", "positions_of", "rotary"]
+__all__ = ["arguments", "check_turn", "positions_of", "rotary"]
 
 
 def rotary(
@@ -74,6 +74,19 @@ def rotary(
              [-1., -1.]]]], dtype=float32)
     """
     where = backend(x=x, positions=positions, frequency=frequency, out=out)
+    check_turn(x, positions, frequency, magnitude)
+    check_out(out, x.shape, x)
+    check_no_overlap(out, x, x=x, positions=positions, frequency=frequency)
+    how: dict[str, Any] = {"interleaved": interleaved, "magnitude": magnitude}
+    if where == "numpy":
+        from stof_cupy.ops import cpu_decoder
+
+        return cpu_decoder.rotary(x, positions, frequency, **how, out=out)
+    return _launch(x, positions, frequency, **how, out=out)
+
+
+def check_turn(x: Array, positions: Array, frequency: Array, magnitude: float) -> None:
+    """Raise unless `x` can be turned so, as `rotary` says."""
     check_dtype("x", x)
     check_shape("x", x, ("batch", "heads", "seq", "head_dim"))
     check_positions(positions, x)
@@ -85,14 +98,6 @@ def rotary(
         raise ShapeError(mismatch("frequency", tuple(frequency.shape), expected))
     if not np.isfinite(magnitude):
         raise ArgumentError(mismatch("magnitude", magnitude, "a finite number"))
-    check_out(out, x.shape, x)
-    check_no_overlap(out, x, x=x, positions=positions, frequency=frequency)
-    how: dict[str, Any] = {"interleaved": interleaved, "magnitude": magnitude}
-    if where == "numpy":
-        from stof_cupy.ops import cpu_decoder
-
-        return cpu_decoder.rotary(x, positions, frequency, **how, out=out)
-    return _launch(x, positions, frequency, **how, out=out)
 
 
 def check_positions(positions: Array, x: Array) -> None:

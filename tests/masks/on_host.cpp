@@ -61,6 +61,28 @@ unsigned ballot(unsigned lanes, bool x) {
   return bits;
 }
 
+// What an earlier kernel writes while it ends.
+struct Written {
+  char* at;
+  const char *before, *after;
+  std::size_t size;
+};
+static std::vector<Written> earlier;
+
+void start_earlier() {
+  for (const Written& each : earlier) std::memcpy(each.at, each.before, each.size);
+}
+
+void end_earlier() {
+  if (earlier.empty()) return;
+  meet();
+  if (threadIdx.x == 0) {
+    while (beside && beside()) continue;
+    for (const Written& each : earlier) std::memcpy(each.at, each.after, each.size);
+  }
+  meet();
+}
+
 static void start() {
   body();
   cta->threads[threadIdx.x].done = true;
@@ -117,6 +139,14 @@ bool run_cta(std::mt19937& random) {
 }
 
 }  // namespace host
+
+// Says what is at `at` until a CTA has waited for earlier kernels, and then; without a size that
+// there is no more of that.
+extern "C" void earlier_writes(void* at, const void* before, const void* after, std::size_t size) {
+  if (size == 0) return host::earlier.clear();
+  const auto bytes = [](const void* x) { return static_cast<const char*>(x); };
+  host::earlier.push_back({static_cast<char*>(at), bytes(before), bytes(after), size});
+}
 
 namespace stof::ptx {
 

@@ -28,6 +28,7 @@ struct float2 {
   float x, y;
 };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace host {
@@ -102,6 +103,8 @@ inline unsigned __float_as_uint(float x) {
   std::memcpy(&bits, &x, 4);
   return bits;
 }
+
+inline float __uint_as_float(unsigned bits) { return __int_as_float(static_cast<int>(bits)); }
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

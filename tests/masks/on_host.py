@@ -14,12 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -32,7 +32,8 @@ HERE = Path(__file__).parent
 STORE = HERE.parents[1] / ".pytest_cache" / "on_host"
 """What was compiled, for all processes and later runs: a folder for each state of the headers."""
 
-_SHARED = (HERE / "on_host.hpp", HERE / "on_host_cta.hpp", HERE / "on_host.cpp")
+_NAMES = ("on_host.hpp", "on_host_cta.hpp", "on_host_mma.hpp", "on_host.cpp")
+_SHARED = tuple(HERE / name for name in _NAMES)
 _FIRST = (HERE / "on_host_ptx.hpp", HERE.parent / "ops" / "on_hopper.hpp")
 """What sources begin with, precompiled; the rest of each is a .cpp of the same name."""
 _KEPT = 24 * 3600  # seconds that a folder stays which nobody uses
@@ -72,20 +73,47 @@ _ONCE = ["-c", "-O3"]
 """More of them for what is compiled once."""
 
 
+Written: TypeAlias = "tuple[NDArray[Any], NDArray[Any], NDArray[Any]]"
+"""An array, and what is in it until a CTA has waited for earlier kernels, and then."""
+
+
 def launch(
-    spec: KernelSpec, grid: tuple[int, int], *, seed: int = 0, at_once: int = 1, **fields: Any
+    spec: KernelSpec,
+    grid: tuple[int, int],
+    *,
+    seed: int = 0,
+    at_once: int = 1,
+    earlier: Sequence[Written] = (),
+    **fields: Any,
 ) -> int:
     """Run the kernel on NumPy arrays, whose addresses are among the fields of its params.
 
-    CTAs and the threads in them come in an order that `seed` decides, and `at_once` CTAs at a time.
-    Returned is how many products of mma.sync their warps made.
+    CTAs and the threads in them come in an order that `seed` decides, and `at_once` CTAs at a time:
+    one, if there is something that `earlier` kernels write. Returned is how many products of
+    mma.sync their warps made.
     """
     assert fields.keys() == {name for name, _ in spec.params}
+    assert at_once == 1 or not earlier
     values = tuple(fields[name] for name, _ in spec.params)
     packed = np.array([values], spec.params_dtype())
-    products = _compiled(spec)(packed.ctypes.data, *grid, seed, at_once)
+    run = _compiled(spec)
+    with writing(run.made, earlier):
+        products = run(packed.ctypes.data, *grid, seed, at_once)
     assert products >= 0, "threads wait for each other forever"
     return products
+
+
+@contextmanager
+def writing(made: ctypes.CDLL, earlier: Sequence[Written]) -> Iterator[None]:
+    """Let kernels of a library meanwhile wait for earlier ones that write."""
+    tell = made.earlier_writes
+    tell.argtypes, tell.restype = [*(ctypes.c_void_p,) * 3, ctypes.c_size_t], None
+    for array, before, after in earlier:
+        assert array.nbytes == before.nbytes == after.nbytes
+        assert all(each.flags.c_contiguous for each in (array, before, after))
+        tell(*(each.ctypes.data for each in (array, before, after)), array.nbytes)
+    yield
+    tell(None, None, None, 0)
 
 
 def compiler() -> str:
@@ -179,7 +207,8 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 @cache
-def _compiled(spec: KernelSpec) -> Callable[..., int]:
+def _compiled(spec: KernelSpec) -> Any:
+    """Return what launches it, and as `made` the library that it is from."""
     source = _LAUNCH.format(
         header=spec.header,
         prelude=spec.prelude,
@@ -189,8 +218,9 @@ def _compiled(spec: KernelSpec) -> Callable[..., int]:
         smem=spec.smem_bytes,
         waits=str(spec.waits).lower(),
     )
-    function = library(source).launch
+    made = library(source)
+    function = made.launch
     function.restype = ctypes.c_longlong
     function.argtypes = [ctypes.c_void_p, *(ctypes.c_uint,) * 4]
-    called: Callable[..., int] = function
-    return called
+    function.made = made
+    return function

@@ -53,6 +53,11 @@ extern bool (*beside)();
 
 void wait_at(Barrier& barrier);
 
+// Before a CTA begins: what earlier kernels are to write is not written yet. And when all its
+// threads wait for these: what it has begun to copy until then is what was there, and now they end.
+void start_earlier();
+void end_earlier();
+
 // Runs one CTA; false if its threads wait for each other forever. Now and then a warp, or everyone,
 // gets a turn: of what no barrier puts in order, all orders occur, a warp far ahead among them.
 bool run_cta(std::mt19937& random);

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <deque>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "on_host_cta.hpp"
+#include "on_host_mma.hpp"
 
 namespace host {
 
@@ -25,17 +25,7 @@ struct Copy {
 static thread_local std::vector<std::deque<std::vector<Copy>>>
     copies;  // in groups; the last is open
 
-using Registers = std::array<unsigned, 6>;
-struct Exchange {
-  Barrier barrier{32};
-  std::array<Registers, 32> given[2];
-  // What the last product is of, as numbers: 16 and 8 times 16 that are summed over.
-  double left[16][16], right[8][16];
-  unsigned multiplied = 0;  // the round of it
-};
-static thread_local std::vector<Exchange> exchanges;
 static thread_local std::vector<bool> waited;  // whether a thread has, for the kernels before
-static std::atomic<long long> multiplied;      // products of tensor cores that warps have made
 
 static void start_copies(int threads) {
   copies.assign(threads, {{}});
@@ -49,15 +39,6 @@ static bool copying() {
     for (const auto& group : groups)
       if (!group.empty()) return true;
   return false;
-}
-
-// The registers of all 32 lanes of the warp, until they meet again twice.
-static const std::array<Registers, 32>& exchange(const Registers& mine) {
-  Exchange& with = exchanges[threadIdx.x / 32];
-  std::array<Registers, 32>& given = with.given[with.barrier.round % 2];
-  given[threadIdx.x % 32] = mine;
-  wait_at(with.barrier);
-  return given;
 }
 
 void start_copy(unsigned to, const void* from, int bytes, int size) {
@@ -80,7 +61,10 @@ void wait_for_copies(unsigned pending) {
   }
 }
 
-void wait_for_kernels() { waited[threadIdx.x] = true; }
+void wait_for_kernels() {
+  waited[threadIdx.x] = true;
+  end_earlier();
+}
 
 long long launch(const Kernel& kernel, unsigned x, unsigned y, unsigned seed, unsigned at_once) {
   body = kernel.run;
@@ -101,6 +85,7 @@ long long launch(const Kernel& kernel, unsigned x, unsigned y, unsigned seed, un
       blockIdx = {order[i] % x, order[i] / x, 0};
       std::fill_n(shared, kernel.smem, static_cast<char>(0xff));  // NaN
       start_copies(kernel.threads);
+      start_earlier();
       if (!run_cta(random)) ended = false;
       const long all = kernel.waits ? kernel.threads : 0;
       if (std::count(waited.begin(), waited.end(), true) != all) std::abort();
@@ -136,34 +121,5 @@ void matrices(u32 (&r)[4], u32 address, bool transposed) {
     r[i] = pair[0] | static_cast<u32>(pair[1]) << 16;
   }
 }
-
-template <typename T>
-void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  const auto& lanes = host::exchange({a[0], a[1], a[2], a[3], b0, b1});
-  host::Exchange& with = host::exchanges[threadIdx.x / 32];
-  if (with.multiplied != with.barrier.round) {  // the first of the warp; for all of them
-    with.multiplied = with.barrier.round;
-    ++host::multiplied;
-    for (int n = 0; n < 8; ++n)
-      for (int k = 0; k < 16; ++k) {
-        const int shift = k % 2 * 16;
-        const auto& lane = lanes[n * 4 + k % 8 / 2];
-        with.left[n][k] = host::number<T>(lane[k / 8 * 2] >> shift);
-        with.left[n + 8][k] = host::number<T>(lane[k / 8 * 2 + 1] >> shift);
-        with.right[n][k] = host::number<T>(lane[4 + k / 8] >> shift);
-      }
-  }
-  const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-  for (int e = 0; e < 4; ++e) {
-    const auto& x = with.left[g + e / 2 * 8];
-    const auto& y = with.right[2 * q + e % 2];
-    double sum = 0;
-    for (int k = 0; k < 16; ++k) sum += x[k] * y[k];
-    d[e] += sum;
-  }
-}
-
-template void mma_m16n8k16<f16>(float (&)[4], const u32 (&)[4], u32, u32);
-template void mma_m16n8k16<bf16>(float (&)[4], const u32 (&)[4], u32, u32);
 
 }  // namespace stof::ptx

@@ -38,6 +38,15 @@ inline char* at(unsigned address, std::size_t size) {
 namespace stof::ptx {
 
 inline void after_earlier_kernels() { host::wait_for_kernels(); }
+inline void let_next_kernel_come() {}
+
+// Of no cluster; those are in on_hopper.hpp.
+inline u32 cluster_rank() { return 0; }
+inline void cluster_sync() { host::meet(); }
+inline void store_cluster(u32 to, u32 cta, const float* x) {
+  if (cta > 0) std::abort();
+  std::memcpy(host::at(to, 16), x, 16);
+}
 
 inline u32 opaque(u32 x) { return x; }
 inline int opaque(int x) { return x; }
@@ -87,6 +96,28 @@ void cp_async_wait() {
 void matrices(u32 (&r)[4], u32 address, bool transposed);
 inline void ldmatrix_x4(u32 (&r)[4], u32 address) { matrices(r, address, false); }
 inline void ldmatrix_x4_trans(u32 (&r)[4], u32 address) { matrices(r, address, true); }
+
+template <typename X>
+X load_l2(const void* from) {
+  if (reinterpret_cast<std::uintptr_t>(from) % sizeof(X)) std::abort();
+  X x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+inline int load_l2_4(const void* from) { return load_l2<int>(from); }
+inline uint2 load_l2_8(const void* from) { return load_l2<uint2>(from); }
+inline uint4 load_l2_16(const void* from) { return load_l2<uint4>(from); }
+// Faults where nothing is, which the hardware does not.
+inline void prefetch_l2(const void* at) { (void)*static_cast<const volatile char*>(at); }
+inline int arrive(int* counter) { return atomicAdd(counter, 1); }
+
+// Row `lane / 4` of the transposed matrix is a column of the one that the warp has.
+inline u32 transposed(u32 x) {
+  const int lane = threadIdx.x % 32, column = lane / 4, row = lane % 4 * 2;
+  const u32 low = host::shuffled(~0u, x, row * 4 + column / 2);
+  const u32 high = host::shuffled(~0u, x, (row + 1) * 4 + column / 2);
+  return (low >> column % 2 * 16 & 0xffff) | high >> column % 2 * 16 << 16;
+}
 
 template <typename T>
 void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);

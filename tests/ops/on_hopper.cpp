@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "on_host_cta.hpp"
+#include "on_host_mma.hpp"
 
 namespace host {
 
@@ -40,7 +41,7 @@ void reach(int id, int members, bool wait) {
 // ---------------------------------------------------------------- proxies
 
 static std::vector<unsigned short> writer;  // of each byte not fenced, its thread; from 1
-static std::vector<std::vector<std::pair<unsigned, unsigned>>> unfenced(4096);
+static std::vector<std::vector<std::pair<unsigned, unsigned>>> unfenced(8192);
 
 static unsigned short* writers(unsigned address) { return writer.data() + (at(address) - shared); }
 
@@ -207,7 +208,11 @@ static void reset() {
   stores.assign(cta_threads * cta_count, Late());
   for (auto& each : unfenced) each.clear();
   std::fill(writer.begin(), writer.end(), 0);
+  exchanges.assign(cta_threads * cta_count / 32, {});
+  start_earlier();
 }
+
+void wait_for_kernels() { end_earlier(); }
 
 // Whether nothing is left that the kernel should have waited for.
 static bool settled() {

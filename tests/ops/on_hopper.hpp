@@ -71,6 +71,8 @@ X from_lane(X x, int lane) {
 // Arrive at a barrier of so many threads of a CTA, and wait there or not.
 void reach(int id, int members, bool wait);
 
+void wait_for_kernels();
+
 // ---------------------------------------------------------------- what happens late
 
 // Commit what a thread has begun, and wait until all but so many groups of it are done.
@@ -126,7 +128,8 @@ bool mbarrier_try_wait(u32 barrier, u32 parity);
 bool mbarrier_test(u32 barrier, u32 parity);
 
 inline void prefetch(const TensorMap&) {}
-inline void after_earlier_kernels() {}
+inline void after_earlier_kernels() { host::wait_for_kernels(); }
+inline void let_next_kernel_come() {}
 void prefetch_l2(const TensorMap& map, int c0, int c1, int c2, int c3);  // and loads it then
 // Faults where nothing is, which the hardware does not.
 inline void prefetch_l2(const void* at) { (void)*static_cast<const volatile char*>(at); }
@@ -199,6 +202,9 @@ inline void store_shared_16(u32 address, uint4 x) {
 // row lane / 4 of matrix i.
 void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3);
 void ldmatrix_x4(u32 (&r)[4], u32 address);  // the reverse
+
+template <typename T>
+void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
 
 template <typename T>
 u32 add_zero_times(u32 x, u32 y) {

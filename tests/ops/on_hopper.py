@@ -7,7 +7,7 @@ copies, as long as the instructions do what tests/ops/on_hopper.hpp says.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -45,13 +45,22 @@ _FAULTS = (
 )
 
 
-def launch(spec: KernelSpec, grid: int, fields: dict[str, Any], *, seed: int = 0) -> None:
-    """Run a kernel on NumPy arrays, cluster after cluster."""
+def launch(
+    spec: KernelSpec,
+    grid: int,
+    fields: dict[str, Any],
+    *,
+    seed: int = 0,
+    earlier: Sequence[on_host.Written] = (),
+) -> None:
+    """Run a kernel on NumPy arrays, cluster after cluster; `earlier` as of `on_host.launch`."""
     assert fields.keys() == {name for name, _ in spec.params}
     assert grid % spec.cluster == 0
     values = tuple(fields[name] for name, _ in spec.params)
     packed = np.array([values], spec.params_dtype())
-    status = _compiled(spec)(packed.ctypes.data, grid, seed)
+    run = _compiled(spec)
+    with on_host.writing(run.made, earlier):
+        status = run(packed.ctypes.data, grid, seed)
     assert status == 0, _FAULTS[status]
 
 
@@ -90,7 +99,8 @@ def encode(
 
 
 @cache
-def _compiled(spec: KernelSpec) -> Callable[..., int]:
+def _compiled(spec: KernelSpec) -> Any:
+    """As that of `on_host`."""
     source = _KERNEL.format(
         header=spec.header,
         type=spec.type,
@@ -99,8 +109,9 @@ def _compiled(spec: KernelSpec) -> Callable[..., int]:
         smem=spec.smem_bytes,
         cluster=spec.cluster,
     )
-    function = on_host.library(source).launch
+    made = on_host.library(source)
+    function = made.launch
     function.restype = ctypes.c_int
     function.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    called: Callable[..., int] = function
-    return called
+    function.made = made
+    return function

@@ -290,8 +290,10 @@ def test_keys_and_values_in_one_launch(head_dim, dtype, where):
 
 
 @pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("vocabulary", [1, 7, 8, 8191, 8200, 50000])
-def test_greedy_kernel(vocabulary, dtype, where):
+def test_greedy_kernel(vocabulary, several, dtype, where, monkeypatch):
+    monkeypatch.setattr(greedy, "SEVERAL_BLOCKS", several)
     g = rng(vocabulary)
     logits = random_array(g, (6, vocabulary), dtype)
     logits[1] = -0.0
@@ -308,12 +310,30 @@ def test_greedy_kernel(vocabulary, dtype, where):
         given = [each.get() for each in given]
     else:
         given[0] = on_host.fenced(given[0])
-        blocks, fields = greedy.arguments(*given)
-        on_host.launch(decoder_kernels.greedy(dtype), (blocks, 1), **fields)
+        each = greedy.blocks_of(vocabulary)
+        assert each == (-(-vocabulary // 8192) if several else 1)
+        partial, taken = np.full((6, each), -1), np.zeros(6, np.int32)  # greater than any key
+        blocks, fields = greedy.arguments(*given, partial, taken.ctypes.data, each)
+        on_host.launch(decoder_kernels.greedy(dtype), (blocks, 1), seed=vocabulary, **fields)
+        assert not taken.any()  # what the next launch needs
     assert given[1].tolist() == expected.tolist()
     assert [each.tolist() for each in given[2:]] == [[1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]]
     host = [np.full(6, -1), *(np.arange(6, dtype=np.int32) + i for i in range(2))]
     assert greedy.take_best(logits, *host).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("blocks", [2, 5, 33, 70])
+def test_greedy_kernel_of_blocks_at_once(blocks):
+    logits = rng(blocks).integers(-3, 4, (3, 20000)).astype(np.float16)  # many equals
+    tokens, counts = np.full(3, -1), [np.zeros(3, np.int32) for _ in range(2)]
+    partial, taken = np.full((3, blocks), -1), np.zeros(3, np.int32)
+    for turn in range(2):
+        given = (logits, tokens, *counts, partial, taken.ctypes.data, blocks)
+        grid, fields = greedy.arguments(*given)
+        spec = decoder_kernels.greedy("float16")
+        on_host.launch(spec, (grid, 1), seed=blocks + turn, at_once=3, **fields)
+        assert np.array_equal(tokens, logits.argmax(axis=1)) and not taken.any()
+        assert all((each == turn + 1).all() for each in counts)
 
 
 def layouts(x: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from stof_cupy.ops.gemm_few_rows import Config, config_for, of_sixteen
 from stof_cupy.ops.normed_gemm import _launch as normed_gemm_launch
 from stof_cupy.ops.normed_gemm import normed_gemm
 from stof_cupy.ops.rms_norm import rms_norm
+from stof_cupy.ops.token_switches import SWITCHES
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.masks import on_host
 from tests.ops.conftest import OnHost
@@ -47,7 +48,23 @@ def expected(problem: Problem, a: Any, b: Any, bias: Any, residual: Any, **how: 
     )  # fmt: skip
 
 
-def compare(config: Config, problem: Problem, seed: int, *, normed: bool = False) -> None:
+def earlier_writes(x: Any, *, over: bool = False) -> on_host.Written:
+    """Let an earlier kernel write an array, or NaN over it."""
+    whole = x if x.base is None else x.base
+    bad = poison(whole.shape, whole.dtype)
+    return (whole, whole.copy(), bad) if over else (whole, bad, whole.copy())
+
+
+def compare(
+    config: Config,
+    problem: Problem,
+    seed: int,
+    *,
+    normed: bool = False,
+    constant: bool = False,
+    all_of_it: bool = False,
+    near: bool = False,
+) -> Any:
     a, b, bias, residual = arrays(problem, seed)
     norm = random_array(rng(seed), (problem.k,), problem.dtype) if normed else None
     out = poison((problem.m, problem.n + 3), a.dtype)[:, : problem.n]
@@ -55,8 +72,13 @@ def compare(config: Config, problem: Problem, seed: int, *, normed: bool = False
     fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale)
     if config.rows <= FEW_ROWS[-1]:
         fields |= {"norm": 0 if norm is None else norm.ctypes.data, "eps": 1e-5}
-    spec = config.spec(problem, normed=normed)
-    on_host.launch(spec, (config.blocks(problem), 1), seed=seed, **fields)
+        fields |= {"all": all_of_it, "early": constant}
+    spec = config.spec(problem, normed=normed, constant=constant, near=near)
+    given = (a, residual) if constant else (a, b, bias, residual, norm)
+    earlier = []
+    if spec.waits:
+        earlier = [earlier_writes(x) for x in given if x is not None and x.size]
+    on_host.launch(spec, (config.blocks(problem), 1), seed=seed, earlier=earlier, **fields)
     if normed:
         exact_a, low_a = (
             reference_decoder.rms_norm(a, norm, eps=1e-5, precision=each)
@@ -64,10 +86,11 @@ def compare(config: Config, problem: Problem, seed: int, *, normed: bool = False
         )
         low = expected(problem, low_a, b, bias, residual, precision=problem.dtype)
         assert_close(out, expected(problem, exact_a, b, bias, residual), low)
-        return
+        return out
     exact = expected(problem, a, b, bias, residual)
     assert_close(out, exact, expected(problem, a, b, bias, residual, precision=problem.dtype))
     assert np.isnan(out.base[:, problem.n :].astype(np.float32)).all()
+    return out
 
 
 @pytest.mark.parametrize(("rows", "slices"), [(1, 1), (1, 4), (2, 2), (4, 4)])
@@ -104,11 +127,55 @@ def test_the_code_normalises_rows_first() -> None:
     compare(Config(1, 4), Problem("bfloat16", 1, 9, 576), 3, normed=True)
 
 
+@pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
+@pytest.mark.parametrize(("rows", "slices"), [(1, 1), (1, 4), (2, 2), (4, 1), (4, 4)])
+def test_however_operands_are_read_the_sums_are_the_same(
+    kind: EpilogueKind, rows: int, slices: int
+) -> None:
+    sizes = ((1, 1), (7, 8), (17, 576), (5, 1000), (3, 5000))
+    for seed, (n, k) in enumerate(sizes):
+        problem = Problem("float16", 1 + (seed + rows - 1) % rows, n, k, kind)
+        config, normed = Config(rows, slices), kind is not EVERY and seed % 2 == 0
+        late = compare(config, problem, seed, normed=normed)
+        how: dict[str, Any] = {"normed": normed, "all_of_it": bool(seed % 2)}
+        for constant, near in ((True, False), (False, True), (True, True)):
+            other = compare(config, problem, seed, constant=constant, near=near, **how)
+            assert np.array_equal(late.view(np.uint16), other.view(np.uint16))
+
+
+def test_what_registers_hold_is_not_read_again() -> None:
+    for rows, slices, k, kind in ((1, 1, 1024, PLAIN), (1, 4, 4096, GATED), (4, 2, 1024, PLAIN)):
+        problem = Problem("float16", rows, 9, k, kind)
+        a, b, bias, residual = arrays(problem, rows)
+        out = poison((rows, 9), a.dtype)
+        config = Config(rows, slices)
+        fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, 1.0)
+        norm = np.ones(k, a.dtype)
+        fields |= {"norm": norm.ctypes.data, "eps": 0.0, "all": True, "early": True}
+        gone = earlier_writes(b, over=True)  # which none may do: it tells when B is read
+        spec = config.spec(problem, normed=True, constant=True, near=True)
+        on_host.launch(spec, (config.blocks(problem), 1), earlier=[gone], **fields)
+        b = gone[1][:, :k]
+        exact, low = (
+            reference_decoder.rms_norm(a, np.ones(k), eps=0.0, precision=precision)
+            for precision in (None, "float16")
+        )
+        low = expected(problem, low, b, bias, residual, precision="float16")
+        assert_close(out, expected(problem, exact, b, bias, residual), low)
+
+
+def test_rows_too_long_to_be_near() -> None:
+    problem, long = Problem("float16", 4, 8, 2048), Problem("float16", 4, 8, 4200)
+    assert Config(4, 2).spec(problem, near=True).smem_bytes == 16384 + 4 * 8 * 4
+    assert Config(4, 2).spec(problem, normed=True, near=True).smem_bytes > 20480
+    assert Config(4, 2).spec(long, near=True) == Config(4, 2).spec(long)
+
+
 def test_an_empty_sum() -> None:
     compare(Config(1, 4), Problem("float16", 1, 10, 0, EpilogueKind(bias=True)), 0)
 
 
-def test_when_it_is_used() -> None:
+def test_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def config(m: int, n: int, k: int, kind: EpilogueKind = PLAIN) -> Config | None:
         a = np.zeros((m, k), np.float16)
         b = np.zeros((n * kind.halves, k), np.float16)
@@ -123,6 +190,11 @@ def test_when_it_is_used() -> None:
     problem = Problem("float16", 1, 96, 64)
     assert config_for(problem, a, np.ascontiguousarray(b.T), 132) is not None
     assert config_for(problem, a, b.T, 132) is None  # along the other axis
+    monkeypatch.setattr(SWITCHES, "whole", True)
+    assert config(1, 49152, 576) == config(1, 576, 576) == Config(1, 1)
+    assert config(1, 8192, 2048, GATED) == Config(1, 2) and config(1, 2048, 8192) == Config(1, 4)
+    assert config(4, 2048, 2048) == Config(4, 2) == config(4, 960, 576)
+    assert config(4, 49152, 576) == config(3, 8192, 2048, GATED) == Config(4, 1)
     odd = np.zeros((96, 65), np.float16)[:, :64]
     assert config_for(problem, a, odd, 132) is None  # rows that are not aligned
 

@@ -1,0 +1,268 @@
+"""Pieces of one token: what they are made of, that results are the same, and what is read early."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stof_cupy import TransformerEngine, models
+from stof_cupy.fusion import structured, token
+from stof_cupy.fusion.few_rows import few_row_pieces
+from stof_cupy.fusion.rewrites import fuse_epilogues
+from stof_cupy.graph import Executor, Graph
+from stof_cupy.ops.attention_token import Token, attend_token
+from stof_cupy.testing import rng
+from tests.goldens.cases import GEMMA3, GPT2, LLAMA
+from tests.graph.test_decoder_graph import decoder
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,  # which rotary kernels turn
+    "llama, turned by products": {**LLAMA, "head_dim": 32},
+    "llama, neighbours": {**LLAMA, "rope_interleaved": True},
+    "llama, biases": {**LLAMA, "attention_bias": True, "head_dim": 64},
+    "gemma3": GEMMA3,
+    "gemma3, a cap": {**GEMMA3, "attn_logit_softcapping": 2.0},
+    "gpt2": {**GPT2, "n_embd": 64},
+}
+
+
+AS_IT_IS = token.TOKEN_KERNEL
+
+
+@pytest.fixture(autouse=True)
+def on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token, "TOKEN_KERNEL", True)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Token]:
+    """What the operator of one token is given."""
+    given: list[Token] = []
+
+    def call(one: Token, **how: Any) -> Any:
+        given.append(one)
+        return attend_token(one, **how)
+
+    monkeypatch.setattr(token, "attend_token", call)
+    return given
+
+
+def lowered(config: dict[str, Any]) -> Graph:
+    graph = models.build(config, models.random_weights(config)).graph
+    return fuse_epilogues(structured(graph))
+
+
+def is_token(piece: Any) -> bool:
+    return piece.nodes[-1].op == "attention" and "kv_cache" in {n.op for n in piece.nodes}
+
+
+def test_it_is_off() -> None:
+    assert not AS_IT_IS  # until a GPU has run it
+
+
+@pytest.mark.parametrize(
+    ("name", "ops"),
+    [
+        ("llama", {"rotary": 1, "merge_heads": 1, "columns": 2, "split_heads": 2}),
+        ("llama, turned by products", {"turned_gemm": 1, "rms_norm": 1, "columns": 3}),
+        ("gemma3", {"rotary": 2, "rms_norm": 2}),
+        ("gpt2", {}),
+    ],
+)
+def test_what_they_are_made_of(name: str, ops: dict[str, int]) -> None:
+    graph = lowered(CONFIGS[name])
+    pieces = few_row_pieces(graph)
+    tokens = [piece for piece in pieces if is_token(piece)]
+    assert len(tokens) == sum(node.op == "attention" for node in graph.nodes())
+    for piece in tokens:
+        found = Counter(node.op for node in piece.nodes)
+        assert found == found | Counter({"kv_cache": 2, "attention": 1, **ops})
+        assert set(found) <= {"kv_cache", "attention", "split_heads", *ops}
+    inside = Counter(node for piece in pieces for node in piece.nodes)
+    assert max(inside.values()) == 1
+
+
+def tokens_of(graph: Graph, fused: Any, arena: bool, dtype: str = "float32") -> Iterator[Any]:
+    """Run a prompt of three at once, and then tokens one by one; yield what each leaves."""
+    g, batch, room = rng(3), 2, 24
+    sizes = {"batch": batch, "keys": room, "near": min(room, 5)}
+    caches = {
+        n: np.zeros([sizes.get(d, d) for d in x.shape], np.float32)
+        for n, x in graph.inputs.items()
+        if x.dtype == "cache"
+    }
+    run = Executor(graph, backend="numpy", dtype=dtype, fused=fused, arena=arena).run
+    ids = g.integers(0, 50, (batch, 12))
+    for first, last in ((0, 3), *((i, i + 1) for i in range(3, 12))):
+        at = np.tile(np.arange(first, last), (batch, 1))
+        keys = np.arange(room)
+        masks = {}
+        if last - first > 1:
+            for name, node in graph.inputs.items():
+                if node.dtype == "mask":
+                    count = sizes[node.shape[1]]
+                    masks[name] = at[0][:, None] >= keys[:count]
+        given = {"ids": ids[:, first:last], "positions": at, "rows": np.zeros((batch, 1), int)}
+        given |= {"lengths": np.full(batch, last), **caches, **masks}
+        yield (
+            run({n: x for n, x in given.items() if n in graph.inputs})["hidden"].copy(),
+            {n: x.copy() for n, x in caches.items()},
+        )
+
+
+@pytest.mark.parametrize("arena", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_results_are_the_same(name: str, arena: bool, seen: list[Token]) -> None:
+    graph = lowered(CONFIGS[name])
+    pieces = few_row_pieces(graph)
+    assert any(map(is_token, pieces))
+    layers = sum(node.op == "attention" for node in graph.nodes())
+    want = list(tokens_of(graph, (), arena))
+    assert not seen
+    for number, (got, meant) in enumerate(zip(tokens_of(graph, pieces, arena), want, strict=True)):
+        assert len(seen) == number * layers  # none of the prompt
+        np.testing.assert_allclose(got[0], meant[0], atol=2e-5)
+        for cache, x in meant[1].items():
+            assert x.any()
+            np.testing.assert_allclose(got[1][cache], x, atol=2e-5)
+    assert all(one.settled for one in seen)
+    assert {one.turn is None for one in seen} == {name == "gpt2"}
+    assert {one.norms is None for one in seen} == {not name.startswith("gemma3")}
+    assert {one.softcap for one in seen} == {2.0 if "cap" in name else None}
+    rings = {one.ring for one in seen}
+    assert rings == ({False, True} if name.startswith("gemma3") else {False})
+
+
+@pytest.mark.parametrize("name", ["llama, turned by products", "gemma3"])
+def test_they_stand_beside_what_was_tuned(name: str, seen: list[Token]) -> None:
+    graph = lowered(CONFIGS[name])
+    every = few_row_pieces(graph)
+    for kept in (every[:2], every[-1:]):
+        others = few_row_pieces(graph, kept)
+        inside = Counter(node for piece in (*kept, *others) for node in piece.nodes)
+        assert max(inside.values()) == 1 and len(others) >= len(every) - len(kept)
+        want = list(tokens_of(graph, (), True))
+        for got, meant in zip(tokens_of(graph, (*kept, *others), True), want, strict=True):
+            np.testing.assert_allclose(got[0], meant[0], atol=2e-5)
+
+
+def half_a_layer(build: Callable[[Graph, Any, Any], Any], keys: str = "input") -> Graph:
+    """One attention of 8-wide heads, whose parts `build` makes of rows and positions."""
+    g = Graph("half a layer", ("batch", "seq", "keys"))
+    x, at = g.input("x", ("batch", "seq", 24), "float"), g.input("at", ("batch", "seq"), "int")
+    lengths = g.input("lengths", ("batch",), "lengths")
+    q, k, v = build(g, x, at)
+    shape = ("batch", k.shape[1], "keys", k.shape[3])
+    k, v = (
+        g.kv_cache(each, at, g.input(name, shape, "cache")) for name, each in (("k", k), ("v", v))
+    )
+    g.output("y", g.attention(q, k, v, None, lengths))
+    return g
+
+
+def pieces_of(g: Graph) -> list[Any]:
+    return [piece for piece in few_row_pieces(g) if is_token(piece)]
+
+
+def settled_of(g: Graph, seen: list[Token]) -> bool:
+    g_ = rng(0)
+    given = {
+        "x": g_.standard_normal((1, 1, 24)).astype(np.float32),
+        "at": np.array([[2]]),
+        "lengths": np.array([3]),
+        **{n: np.zeros((1, 1, 4, 8), np.float32) for n in ("k", "v")},
+    }
+    seen.clear()
+    Executor(g, backend="numpy", fused=pieces_of(g)).run(given)
+    (one,) = seen
+    return one.settled
+
+
+def split(g: Graph, x: Any) -> list[Any]:
+    return [g.split_heads(g.columns(x, start=i, stop=i + 8), heads=1) for i in (0, 8, 16)]
+
+
+def test_what_is_read_early(seen: list[Token]) -> None:
+    def of_input(g: Graph, x: Any, at: Any) -> Any:
+        return split(g, x)
+
+    def of_product(g: Graph, x: Any, at: Any) -> Any:
+        return split(g, g.gemm(x, g.constant("w", np.eye(24, dtype=np.float32))))
+
+    # Without a kernel in between, the one before might be that of the token before.
+    assert not settled_of(half_a_layer(of_input), seen)
+    assert settled_of(half_a_layer(of_product), seen)
+
+    def turned(g: Graph, x: Any, at: Any) -> Any:
+        q, k, v = split(g, x)
+        turn = {"frequency": np.ones(4), "interleaved": True}
+        return g.rotary(q, at, **turn), g.rotary(k, at, **turn), v
+
+    # A rotary embedding is no kernel of its own then.
+    assert not settled_of(half_a_layer(turned), seen)
+    assert seen[0].turn is not None
+
+
+def test_what_another_operator_writes_is_not_read_early(seen: list[Token]) -> None:
+    g = Graph("two writers", ("batch", "seq", "keys"))
+    x, at = g.input("x", ("batch", "seq", 24), "float"), g.input("at", ("batch", "seq"), "int")
+    q, k, v = split(g, g.gemm(x, g.constant("w", np.eye(24, dtype=np.float32))))
+    caches = [g.input(n, ("batch", 1, "keys", 8), "cache") for n in "kv"]
+    lengths = g.input("lengths", ("batch",), "lengths")
+    keys, values = (g.kv_cache(x, at, to) for x, to in zip((k, v), caches, strict=True))
+    g.output("first", g.attention(q, keys, values, None, lengths))
+    g.output("second", g.kv_cache(v, at, caches[0]))
+    assert not settled_of(g, seen)
+
+
+def test_what_others_read_stays_outside(seen: list[Token]) -> None:
+    def turned(g: Graph, x: Any, at: Any) -> Any:
+        q, k, v = split(g, g.gemm(x, g.constant("w", np.eye(24, dtype=np.float32))))
+        turn = {"frequency": np.ones(4), "interleaved": True}
+        q, k = g.rotary(q, at, **turn), g.rotary(k, at, **turn)
+        g.output("keys", k)
+        return q, k, v
+
+    g = half_a_layer(turned)
+    (piece,) = pieces_of(g)
+    assert [node.op for node in piece.nodes] == ["kv_cache", "kv_cache", "attention"]
+    assert settled_of(g, seen) and seen[0].turn is None
+
+
+@pytest.mark.parametrize("head_dim", [12, 264])
+def test_heads_that_the_kernel_does_not_take(head_dim: int) -> None:
+    g = Graph("odd", ("batch", "seq", "keys"))
+    x = g.input("x", ("batch", 1, "seq", head_dim), "float")
+    at = g.input("at", ("batch", "seq"), "int")
+    shape = ("batch", 1, "keys", head_dim)
+    k, v = (g.kv_cache(x, at, g.input(name, shape, "cache")) for name in "kv")
+    g.output("y", g.attention(x, k, v))
+    assert not any(node.op == "turned_gemm" for piece in few_row_pieces(g) for node in piece.nodes)
+    found = few_row_pieces(g)
+    assert [piece.nodes[-1].op for piece in found] == ["attention"]
+    assert found[0].call.__qualname__.startswith("_fused")  # that of before
+
+
+def test_biases_by_distance_are_left_to_attention() -> None:
+    graph = fuse_epilogues(structured(decoder()))
+    pieces = [piece for piece in few_row_pieces(graph) if piece.nodes[-1].op == "attention"]
+    assert pieces and all(piece.call.__qualname__.startswith("_fused") for piece in pieces)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_generated_tokens_are_the_same(
+    name: str, seen: list[Token], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIGS[name]
+    weights = models.random_weights(config)
+    said = []
+    for on in (False, True):
+        monkeypatch.setattr(token, "TOKEN_KERNEL", on)
+        with TransformerEngine(weights, config=config, backend="numpy") as engine:
+            said.append(engine.generate([[1, 2, 3, 4], [5, 6]], max_new_tokens=20))
+        assert bool(seen) is on
+    assert said[0] == said[1]
