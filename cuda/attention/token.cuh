@@ -10,7 +10,8 @@
 // wants.
 //
 // If nothing that still runs writes the caches (`early`), keys and values are on their way before
-// the kernels before this one have ended. The new ones come from shared memory, which every CTA
+// the kernels before this one have ended, and so may be what the next one reads early: its weights.
+// The new ones come from shared memory, which every CTA
 // makes for itself, and the cache is written by one of them.
 //
 // Splits are added up by the CTA that arrives last, in the order of the splits. How many there are
@@ -238,7 +239,10 @@ struct Token {
   }
 
   __device__ static __forceinline__ void run(const Params& p, char* memory) {
-    if (!p.early) ptx::after_earlier_kernels();
+    if (p.early)
+      ptx::let_next_kernel_come();
+    else
+      ptx::after_earlier_kernels();
     const Rows rows(memory);
     {
       const TokenPlace place(p, kTile);

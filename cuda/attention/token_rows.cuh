@@ -34,7 +34,7 @@ struct TokenParams {
   int kv_heads, group;
   int octets;  // of the heads of a group
   int splits;  // at most
-  int least;   // keys of a split, if there are several
+  int least;   // keys of a split, of several; twice as many are not cut
   int keys;
   int head_dim;
   int half;           // pairs that are turned
@@ -69,7 +69,7 @@ struct TokenPlace {
     length = max(min(length, p.keys), 0);
     slot = p.ring && position >= p.keys ? position % p.keys : position;
     if (slot < 0 || slot >= p.keys) slot = -1;
-    splits = max(min(ceil_div(length, p.least), p.splits), 1);
+    splits = length <= 2 * p.least ? 1 : min(ceil_div(length, p.least), p.splits);
     const int tiles = ceil_div(length, tile);
     first = split < splits ? tiles * split / splits : tiles;
     last = split < splits ? tiles * (split + 1) / splits : tiles;

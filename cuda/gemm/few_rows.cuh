@@ -8,14 +8,13 @@
 //
 // Sums are in fp32, in an order that depends on nothing but kSlices.
 //
-// A kernel that is launched early may load B, if no kernel before it writes it, before those have
-// ended: its first loads, which of a short K are all, into registers, and the rest into L2.
+// The next kernel may come as soon as all CTAs of this one are there. If no kernel before this one
+// writes B, its first loads, which of a short K are all, begin before those have ended.
 #pragma once
 
 #include "epilogue/stages.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/grid.cuh"
-#include "ptx/prefetch.cuh"
 #include "ptx/shared.cuh"
 #include "types.cuh"
 #include "vector.cuh"
@@ -51,8 +50,6 @@ struct FewRows {
     const T* norm;  // (k,), 16-byte aligned; if kNormed
     int m, n, k;    // of the output
     int pairs_residual;
-    int all;    // if kConstant: ask L2 for all of B
-    int early;  // the next kernel may come before those before have ended
     float scale, eps;
   };
 
@@ -114,11 +111,10 @@ struct FewRows {
     Sums sums = {};
     const int whole = p.k / 8 * 8;
     const int first = (slice * 32 + lane) * 8;
-    if (p.early) ptx::let_next_kernel_come();
+    ptx::let_next_kernel_come();
     Raw raw;
     if constexpr (kConstant) {
       load(raw, columns, first, whole);
-      ask(p, columns, first, slice, lane);
       if constexpr (kNear && kNormed) fetch(smem, p.m, p.norm, whole);
     }
     ptx::after_earlier_kernels();
@@ -188,30 +184,6 @@ struct FewRows {
           if (at + s * kStep < whole)
             raw[s][half][i] = *reinterpret_cast<const uint4*>(columns[half][i] + at + s * kStep);
         }
-  }
-
-  // Asks for what the warp reads after its first loads, and for what all read of the norm.
-  __device__ static __forceinline__ void ask(const Params& p, const T* const (&columns)[kHalves][2],
-                                             int first, int slice, int lane) {
-#if __CUDA_ARCH__ >= 900
-    if constexpr (kNormed && !kNear) {
-      if (lane % 8 == 0) {  // 64 elements are a line
-#pragma unroll 1
-        for (int k = first; k < p.k; k += kStep) ptx::prefetch_l2(p.norm + k);
-      }
-    }
-    if (!p.all) return;
-    const int line = slice * 4 + lane % 4;  // of kStep; four lanes for each column
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (lane / 4 == half * 2 + i) {
-#pragma unroll 1
-          for (int k = kAhead * kStep + line * 64; k < p.k; k += kStep)
-            ptx::prefetch_l2(columns[half][i] + k);
-        }
-#endif
   }
 
   // What the residual adds to the columns of the row that a lane ends.

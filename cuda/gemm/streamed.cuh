@@ -5,11 +5,8 @@
 // 64 of K in turn. Each loads what it multiplies, of these columns and of A's rows, into buffers of
 // its own: one thread that loads for all would be too slow. Products are on mma.sync.
 //
-// With kRoom bytes for them, rows of A are normalised first, by RMSNorm: each CTA does that for
-// itself, and keeps all of K of them.
-//
-// A kernel that is launched early may load B, if no kernel before it writes it, before those have
-// ended: as much as there are buffers for, and the rest into L2.
+// The next kernel may come as soon as all CTAs of this one are there. If no kernel before this one
+// writes B, as much of it as there are buffers for is loaded before those have ended.
 //
 // Sums are in fp32, in an order that depends on nothing but K.
 #pragma once
@@ -22,20 +19,15 @@
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/mma.cuh"
-#include "ptx/prefetch.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "types.cuh"
-#include "vector.cuh"
-#include "warp.cuh"
 
 namespace stof::gemm {
 
 // kLeast: bytes of shared memory that it has at least, so that an SM has no two of its CTAs.
-// kStays: a CTA goes on with columns further on, as far as the grid is wide, and loads go on
-// meanwhile.
 template <typename T, int kRows, int kColumns, int kBuffers, class Epilogue, bool kBounded,
-          int kRoom = 0, int kLeast = 0, bool kStays = false>
+          int kLeast = 0>
 struct Streamed {
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
@@ -48,13 +40,10 @@ struct Streamed {
   static_assert(kRows == 8 || kRows == 16);
   static_assert(kColumns % 8 == 0, "a swizzle atom has 8 rows");
 
-  static constexpr bool kNormed = kRoom > 0;
-  static_assert(kRoom % 1024 == 0, "a swizzle atom has 1024 bytes");
-
   using End = FewSums<T, kTilesOfB, kBlocks, kWarps, Epilogue>;
-  static constexpr int kBytesA = kNormed ? 0 : kRows * 128;  // of a load
+  static constexpr int kBytesA = kRows * 128;
   static constexpr int kBytesB = kTilesOfB * 8 * 128;
-  static constexpr int kB = kRoom + kWarps * kBuffers * kBytesA;
+  static constexpr int kB = kWarps * kBuffers * kBytesA;
   static constexpr int kSums = kB + kWarps * kBuffers * kBytesB;
   static constexpr int kBarriers = kSums + kWarps * End::kBytes;
   static constexpr int kUsed = kBarriers + kWarps * kBuffers * 8;
@@ -65,24 +54,15 @@ struct Streamed {
     T* c;
     const void* bias;  // see epilogue::Operands
     const void* residual;
-    u32* report;  // see Waiter
-    const T* a;   // and `norm`, (k,), both 16-byte aligned in their rows; if kNormed
-    const T* norm;
-    i64 residual_row, c_row, a_row;  // strides in elements
-    int m, n, k;                     // of the output
+    u32* report;              // see Waiter
+    i64 residual_row, c_row;  // strides in elements
+    int m, n, k;              // of the output
     int pairs_residual;
-    int constant;  // no kernel before writes B, bias and norm; 2: all of B may be asked for
-    int early;     // the next kernel may come before those before have ended
-    int once;      // L2 may forget B first
-    float scale, eps;
+    int constant;  // no kernel before writes B and bias
+    float scale;
   };
 
   using Position = RingPosition<kBuffers>;
-  // Of a warp's loads: where in its ring, which of its turns along K, and the first column.
-  struct Place {
-    Position ring;
-    int turn, col;
-  };
   enum Wait { kFull = 1 };  // see Waiter
 
   const Params& p;
@@ -106,20 +86,9 @@ struct Streamed {
   __device__ __forceinline__ u32 full(Position at) const {
     return smem + kBarriers + (warp * kBuffers + at.buffer()) * 8;
   }
-  __device__ __forceinline__ int k(const Place& at) const { return (at.turn * kWarps + warp) * kK; }
-  __device__ __forceinline__ bool there(const Place& at) const {
-    return k(at) < p.k && (!kStays || at.col < p.n);
-  }
-  __device__ __forceinline__ int next(int col) const {
-    return col + static_cast<int>(gridDim.x) * kColumns;
-  }
-  __device__ __forceinline__ void advance(Place& at) const {
-    at.ring.advance();
-    ++at.turn;
-    if (kStays && k(at) >= p.k) {
-      at.turn = 0;
-      at.col = next(at.col);
-    }
+  // Of K, the warp's `at`-th turn.
+  __device__ __forceinline__ int k(Position at) const {
+    return (static_cast<int>(at.count) * kWarps + warp) * kK;
   }
 
   __device__ __forceinline__ void work(float* shared) const {
@@ -129,162 +98,55 @@ struct Streamed {
       ptx::prefetch(p.map_a);
       ptx::prefetch(p.map_b);
     }
-    if (p.early) ptx::let_next_kernel_come();
+    ptx::let_next_kernel_come();
     if (!p.constant) ptx::after_earlier_kernels();
-    const Place first = {{}, 0, col};
-    Place loaded = first;
-    for (int i = 0; i < kBuffers; ++i) {
-      if (lane == 0) {
-        load_b(loaded);
-        if (!p.constant) load_a(loaded);
-      }
-      advance(loaded);
-    }
-    if (lane == 0 && p.constant == 2)
-      for (Place at = loaded; there(at) && at.col == col; advance(at)) ask_b(at);
-    __syncwarp();
+    if (lane == 0)
+      for (Position at; at.count < kBuffers; at.advance()) load_b(at);
     epilogue::Operands operands = {p.bias, p.residual, p.residual_row, p.scale,
                                    p.m,    p.n,        p.n * kHalves,  p.pairs_residual};
     epilogue::Columns<Epilogue, T, kTiles> ahead;
-    const auto load_columns = [&](int from) {
-      ahead.load(operands, from + kColumns <= p.n,
-                 [&](int i) { return from + 8 * i + lane % 4 * 2; });
-    };
-    load_columns(col);
-    if constexpr (kNormed) load_norm();
+    ahead.load(operands, col + kColumns <= p.n, [&](int i) { return col + 8 * i + lane % 4 * 2; });
+    if (p.constant) ptx::after_earlier_kernels();
+    if (lane == 0)
+      for (Position at; at.count < kBuffers; at.advance()) load_a(at);
+    __syncwarp();
     typename End::Residual residual;
-    if (p.constant) {
-      ptx::after_earlier_kernels();
-      if (lane == 0) {
-        Place at = first;
-        for (int i = 0; i < kBuffers; ++i, advance(at)) load_a(at);
-      }
-      __syncwarp();
-      residual.load(operands, warp, lane, col);
-      operands.has_residual = true;
-    }
-    if constexpr (kNormed) normalise(shared);
+    residual.load(operands, warp, lane, col);
+    operands.has_residual = true;
+    float sums[kTilesOfB][4] = {};
     const Waiter<kBounded> wait(p.report);
-    Place at = first;
-    for (int here = col;;) {
-      float sums[kTilesOfB][4] = {};
 #pragma unroll 1
-      for (; there(at) && (!kStays || at.col == here); advance(at), advance(loaded)) {
-        wait(full(at.ring), at.ring.full(), kFull);
-        multiply(sums, at);
-        __syncwarp();
-        if (lane == 0) {
-          load_b(loaded);
-          load_a(loaded);
-        }
+    for (Position at; k(at) < p.k; at.advance()) {
+      wait(full(at), at.full(), kFull);
+      multiply(sums, at);
+      __syncwarp();
+      if (lane == 0) {
+        load_b({at.count + kBuffers});
+        load_a({at.count + kBuffers});
       }
-      End::finish(p, operands, ahead, sums, shared, warp, warp, lane, here, residual);
-      if constexpr (!kStays) return;
-      here = next(here);
-      if (here >= p.n) return;
-      load_columns(here);
-      if (p.constant) residual.load(operands, warp, lane, here);
-      __syncthreads();  // before others' sums are written over
     }
+    End::finish(p, operands, ahead, sums, shared, warp, warp, lane, col, residual);
   }
 
-  // If it is there; its buffer has been read. A's rows come after it.
-  __device__ __forceinline__ void load_b(const Place& at) const {
-    if (!there(at)) return;
-    const u32 barrier = full(at.ring);
-    ptx::mbarrier_arrive_expect(barrier, (kNormed ? 0 : p.m * 128) + kBytesB);
-    const ptx::L2 use = p.once ? ptx::L2::kOnce : ptx::L2::kNormal;
+  // If there is so much of K; its buffer has been read. A's rows come after it.
+  __device__ __forceinline__ void load_b(Position at) const {
+    if (k(at) >= p.k) return;
+    ptx::mbarrier_arrive_expect(full(at), p.m * 128 + kBytesB);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
-      ptx::tma_load(b(at.ring) + half * (kTiles * 8 * 128), p.map_b, barrier, k(at),
-                    at.col + half * p.n, 0, 0, use);
+      ptx::tma_load(b(at) + half * (kTiles * 8 * 128), p.map_b, full(at), k(at), col + half * p.n,
+                    0, 0, ptx::L2::kNormal);
   }
 
-  __device__ __forceinline__ void load_a(const Place& at) const {
-    if (kNormed || !there(at)) return;
-    ptx::tma_load(a(at.ring), p.map_a, full(at.ring), k(at), 0, 0, 0, ptx::L2::kNormal);
+  __device__ __forceinline__ void load_a(Position at) const {
+    if (k(at) >= p.k) return;
+    ptx::tma_load(a(at), p.map_a, full(at), k(at), 0, 0, 0, ptx::L2::kNormal);
   }
 
-  __device__ __forceinline__ void ask_b(const Place& at) const {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      ptx::prefetch_l2(p.map_b, k(at), at.col + half * p.n, 0, 0);
-  }
-
-  // ---------------------------------------------------------------- rows that are normalised
-  //
-  // They lie in shared memory as 64 of K of all rows, the next 64 and so on, swizzled as a copy's
-  // box; behind them the norm's weight. Threads have vectors of eight of K in turn.
-
-  __device__ __forceinline__ int vectors() const { return (p.k + 63) / 64 * 8; }
-  __device__ __forceinline__ u32 normalised(int row, int vector) const {
-    return smem + (vector / 8 * p.m + row) * 128 + (vector % 8 ^ row % 8) * 16;
-  }
-  __device__ __forceinline__ u32 weight(int vector) const {
-    return smem + (vectors() * p.m + vector) * 16;
-  }
-
-  // Zeros beyond K.
-  __device__ __forceinline__ uint4 eight(const T* from, int vector) const {
-    const int valid = p.k - 8 * vector;
-    return valid >= 8 ? bits8<true>(from + 8 * vector, 8) : bits8<false>(from + 8 * vector, valid);
-  }
-
-  __device__ __forceinline__ void load_norm() const {
-    for (int v = threadIdx.x; v < vectors(); v += kThreads)
-      ptx::store_shared_16(weight(v), eight(p.norm, v));
-  }
-
-  // `shared` has room for what warps know of each row.
-  __device__ __forceinline__ void normalise(float* shared) const {
-    float squares[kRows] = {};
-    for (int v = threadIdx.x; v < vectors(); v += kThreads) {
-      uint4 raw[kRows] = {};
-#pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        if (r < p.m) raw[r] = eight(p.a + r * p.a_row, v);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        if (r < p.m) {
-          const auto x = Vector8<T>::of(raw[r]);
-          squares[r] += x.template squares<true>(0.f, 8);
-          ptx::store_shared_16(normalised(r, v), raw[r]);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      if (r < p.m) {
-        const float sum = warp_sum(squares[r]);
-        if (lane == 0) shared[r * kWarps + warp] = sum;
-      }
-    __syncthreads();
-    for (int r = 0; r < p.m; ++r) {
-      float sum = 0.f;
-#pragma unroll
-      for (int i = 0; i < kWarps; ++i) sum += shared[r * kWarps + i];
-      const float factor = rsqrtf(sum / p.k + p.eps);
-      for (int v = threadIdx.x; v < vectors(); v += kThreads) {
-        const auto w = Vector8<T>::of(ptx::load_shared_16(weight(v)));
-        const auto x = Vector8<T>::of(ptx::load_shared_16(normalised(r, v)));
-        u32 y[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          y[i] = ptx::pack<T>(x.x[2 * i] * factor * w.x[2 * i],
-                              x.x[2 * i + 1] * factor * w.x[2 * i + 1]);
-        ptx::store_shared_16(normalised(r, v), make_uint4(y[0], y[1], y[2], y[3]));
-      }
-    }
-    __syncthreads();
-  }
-
-  __device__ __forceinline__ void multiply(float (&sums)[kTilesOfB][4], const Place& at) const {
-    // Where a lane's row of a matrix of ldmatrix is, but for which 16 bytes of it. Rows beyond the
-    // last, which are not stored, are not there if kNormed.
-    const int of_block = kBlocks == 2 ? lane % 16 : lane % 8;
-    const int row = kNormed ? min(of_block, p.m - 1) : of_block;
-    const u32 row_a = (kNormed ? smem + k(at) / 64 * p.m * 128 : a(at.ring)) + row * 128;
-    const u32 row_b = b(at.ring) + lane % 8 * 128;
-    const auto swizzled_a = [&](int unit) { return (unit ^ row % 8) * 16; };
+  __device__ __forceinline__ void multiply(float (&sums)[kTilesOfB][4], Position at) const {
+    // Where a lane's row of a matrix of ldmatrix is, but for which 16 bytes of it.
+    const u32 row_a = a(at) + (kBlocks == 2 ? lane % 16 : lane % 8) * 128;
+    const u32 row_b = b(at) + lane % 8 * 128;
     const auto swizzled = [&](int unit) { return (unit ^ lane % 8) * 16; };
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {  // of 16 of K
@@ -292,10 +154,10 @@ struct Streamed {
       if constexpr (kBlocks == 2) {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          ptx::ldmatrix_x4(of_a[i], row_a + swizzled_a(4 * pair + 2 * i + lane / 16));
+          ptx::ldmatrix_x4(of_a[i], row_a + swizzled(4 * pair + 2 * i + lane / 16));
       } else {
         u32 both[4];
-        ptx::ldmatrix_x4(both, row_a + swizzled_a(4 * pair + lane / 8));
+        ptx::ldmatrix_x4(both, row_a + swizzled(4 * pair + lane / 8));
 #pragma unroll
         for (int i = 0; i < 4; ++i) of_a[i / 2][i % 2 * 2] = both[i];
       }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from stof_cupy.fusion import token
+from stof_cupy.fusion.token import constant_weights, token_piece
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.steps import Fused
@@ -57,15 +57,12 @@ def few_row_pieces(graph: Graph, beside: Iterable[Fused] = ()) -> tuple[Fused, .
     readers.update(graph.outputs.values())
     products = {node: piece for node in nodes if (piece := _normed_product(node, readers))}
     caches = {node: piece for node in nodes if (piece := _cached(node, readers))}
-    tokens: list[Fused] = []
-    if token.TOKEN_KERNEL:
-        found = (token.token_piece(graph, *each, readers, products) for each in caches.items())
-        tokens += (piece for piece in found if piece is not None)
+    tokens = (token_piece(graph, *each, readers, products) for each in caches.items())
     taken = {node for piece in beside for node in piece.nodes}
     made: list[Fused] = []
     constant = (piece for node in nodes if (piece := _constant_product(node)))
     for piece in (*tokens, *products.values(), *caches.values(), *constant):
-        if taken.isdisjoint(piece.nodes):
+        if piece is not None and taken.isdisjoint(piece.nodes):
             made.append(piece)
             taken.update(piece.nodes)
     return tuple(made)
@@ -76,7 +73,7 @@ def _constant_product(node: Node) -> Fused | None:
         return None
     _, weight, third, fourth, *_ = node.inputs
     bias = third if node.op == "gemm" else fourth
-    if not _constant(weight, bias):
+    if not constant_weights(weight, bias):
         return None
     how: dict[str, Any] = dict(node.attrs)
     if node.op == "gemm":
@@ -84,11 +81,6 @@ def _constant_product(node: Node) -> Fused | None:
     else:
         how["multiply"] = partial(gemm, constant=True)
     return Fused((node,), node.inputs, partial(CALLS[node.op], **how))
-
-
-def _constant(*nodes: Node | None) -> bool:
-    """Whether these, as far as there are any, are the same in all runs."""
-    return all(each is None or each.op == "constant" for each in nodes)
 
 
 def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
@@ -103,7 +95,7 @@ def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
     if attrs.keys() != {"activation", "gated"} or any(others):
         return None
 
-    how: dict[str, Any] = {"eps": eps, "constant": _constant(norm.inputs[1], weight, bias)}
+    how: dict[str, Any] = {"eps": eps, "constant": constant_weights(norm.inputs[1], weight, bias)}
 
     def run(x: Array, norm: Array, w: Array, bias: Array | None, out: Array | None) -> Array:
         epilogue = Epilogue(bias, attrs["activation"], gated=attrs["gated"])
@@ -115,7 +107,7 @@ def _normed_product(node: Node, readers: Mapping[Node, int]) -> Fused | None:
 def _normed_turn(norm: Node, node: Node) -> Fused:
     attrs, eps = dict(node.attrs), dict(norm.attrs)["eps"]
     _, weight, positions, bias, _ = node.inputs
-    same = _constant(norm.inputs[1], weight, bias)
+    same = constant_weights(norm.inputs[1], weight, bias)
 
     def run(
         x: Array, norm: Array, w: Array, positions: Array, bias: Array | None, out: Array | None

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.frequencies import array_of
+from stof_cupy.graph.node import topological
 from stof_cupy.graph.steps import Fused
 from stof_cupy.jit.attention_token import TOKEN_HEAD_DIMS
 from stof_cupy.ops._arrays import is_cupy
@@ -24,10 +25,7 @@ from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.normed_gemm import normed_gemm
 
-__all__ = ["TOKEN_KERNEL", "token_piece"]
-
-TOKEN_KERNEL = False
-"""Whether runs of few rows have these pieces. No GPU has run the kernel yet."""
+__all__ = ["constant_weights", "token_piece"]
 
 Array: TypeAlias = Any
 Values: TypeAlias = "dict[Node | None, Array]"
@@ -101,6 +99,11 @@ def token_piece(
     return None
 
 
+def constant_weights(*nodes: Node | None) -> bool:
+    """Whether these, as far as there are any, are the same in all runs."""
+    return all(each is None or each.op == "constant" for each in nodes)
+
+
 def _fits(node: Node) -> bool:
     """Whether the kernel takes heads of this size, turned in this way, if at all."""
     q, k, v = node.inputs[:3]
@@ -164,20 +167,19 @@ class _Piece:
         return all(read[each] == readers[each] for each in self.inside - {self.node})
 
     def settled(self, readers: Mapping[Node, int]) -> bool:
-        """Whether a kernel of the run lies between any that writes what is read early, and this.
+        """Whether what wrote what is read early has ended when the kernel begins.
 
         Caches, positions and lengths are what the run is given, and no other operator writes to
         these caches. So who wrote them did before this run, in another launch where runs are
-        recorded; and the kernel that makes the new keys lets this one begin only when all kernels
-        before itself have ended (`jit.dependent`).
+        recorded. Where they are not, the run's embedding, which the new keys are made of, comes
+        between them: its kernel lets the next one begin only when all before itself have ended, as
+        products of few rows do not (`jit.dependent`).
         """
         given = [*(each.inputs[2] for each in self.caches), self.positions, self.lengths]
         inputs = all(each is None or each.op == "input" for each in given)
         once = all(readers[each.inputs[2]] == 1 for each in self.caches if each.inputs[2])
-        made, passed = self.k, {"rotary", "rms_norm"}
-        while made is not None and (made.kind == "view" or made.op in passed):
-            made = made.inputs[0]
-        return inputs and once and made is not None and made.kind in ("CI", "MI")
+        made = () if self.k is None else topological((self.k,))
+        return inputs and once and any(each.op == "embedding" for each in made)
 
     def call(self, outside: tuple[Node, ...], readers: Mapping[Node, int]) -> Callable[..., Array]:
         """Return what runs it on the arrays of `outside`."""
@@ -227,10 +229,11 @@ class _Piece:
     def _product(self, values: Values) -> Array:
         assert self.turn is not None
         x, w, _, bias, _ = self.turn.inputs
+        norm = None if self.normed is None else self.normed.nodes[0]
         how: dict[str, Any] = {"epilogue": Epilogue(_value(bias, values))}
-        if self.normed is None:
+        how["constant"] = constant_weights(w, bias, None if norm is None else norm.inputs[1])
+        if norm is None:
             return gemm(_value(x, values), _value(w, values).T, **how)
-        norm = self.normed.nodes[0]
         rows, weight = (_value(each, values) for each in norm.inputs)
         return normed_gemm(rows, weight, _value(w, values).T, eps=dict(norm.attrs)["eps"], **how)
 

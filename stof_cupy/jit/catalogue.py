@@ -295,7 +295,7 @@ def _gemm() -> list[KernelSpec]:
     specs.append(
         gemm_streamed("float16", 16, 32, EpilogueKind(bias=True, activation="gelu", residual=True))
     )
-    specs.append(gemm_streamed("bfloat16", 16, 16, gate, room=16384))
+    specs.append(gemm_streamed("bfloat16", 16, 16, gate))
     specs.append(gemm_streamed("bfloat16", 8, 24, alone=True))
     return specs + [gemm_sm90(*each) for each in GEMM_SM90_AHEAD]
 

@@ -42,7 +42,6 @@ def gemm_few_rows(
     normed: bool = False,
     constant: bool = False,
     room: int = 0,
-    carveout: bool = False,
 ) -> KernelSpec:
     """Return the GEMM of few rows.
 
@@ -57,8 +56,6 @@ def gemm_few_rows(
         write them.
     room : int
         Bytes of shared memory for the rows of A, and the norm's weight, that all warps read there.
-    carveout : bool
-        See `KernelSpec`.
     """
     t = _SHORT[dtype]
     arguments = f"stof::{t}, {rows}, {slices}, {epilogue.type}"
@@ -73,14 +70,13 @@ def gemm_few_rows(
         params=(
             *_ROWS_PARAMS,
             ("norm", "u8"),
-            *((name, "i4") for name in ("m", "n", "k", "pairs_residual", "all", "early")),
+            *((name, "i4") for name in ("m", "n", "k", "pairs_residual")),
             ("scale", "f4"),
             ("eps", "f4"),
         ),
         threads=128,
         smem_bytes=room + (4 * sums * 4 if slices > 1 else 0),
         waits=True,
-        carveout=carveout,
     )
 
 

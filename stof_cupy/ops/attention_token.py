@@ -24,9 +24,12 @@ from stof_cupy.ops.rotary import rotary
 
 __all__ = ["HeadNorms", "Token", "Turn", "arguments", "attend_token", "splits_for", "unfit"]
 
-_LEAST_BYTES = 1 << 16
-"""Keys and values of a split, of several. Not timed yet: what one CTA adds up for another costs
-about 0.7 us by count of latencies, in which an SM loads about so much."""
+_LEAST = 128
+"""Keys of a split, of several: 16 for each warp. On an H200 256 keys of any head dim take a CTA up
+to 1.3 us less than two, and 512 take it up to 3 us more than four (notes/decoding.md)."""
+
+_FEWEST = 3
+"""Splits that are worth what adding them up costs."""
 
 _LOG2E = math.log2(math.e)
 
@@ -50,9 +53,9 @@ def attend_token(token: Token, *, out: Array | None = None) -> Array:
         * lengths : ndarray of int (batch,), optional: keys at and beyond are masked.
         * scale, softcap : float, optional: as of `attention`.
         * ring : bool: as of `write_caches`.
-        * settled : bool: whether what has written caches, positions and lengths had ended when the
-          kernel before this one began to compute, or was that of the host. They are read then while
-          that one still runs. Two such calls in a row, on the same caches, are not it.
+        * settled : bool: whether what has written caches, positions and lengths has ended when this
+          kernel is launched, while others before it still run (:mod:`stof_cupy.jit.dependent`).
+          They are read then at once. Two such calls in a row, on the same caches, are not it.
     out : ndarray, optional
         Where to write the result: shape and dtype of q, contiguous last axis.
 
@@ -96,17 +99,17 @@ def attend_token(token: Token, *, out: Array | None = None) -> Array:
 def splits_for(items: int, keys: int, head_dim: int, sm_count: int) -> tuple[int, int]:
     """Return into how many splits a CTA each keys are cut at most, and the keys of one at least.
 
-    No more than run at once, one on an SM, or two where they fit. How many of them there are is up
-    to a sequence's length.
+    No more than run at once, one on an SM, or two where they fit; and none if that is few. How many
+    of them there are is up to a sequence's length.
 
     Examples
     --------
     >>> splits_for(3, 128, 64, 132), splits_for(3, 8192, 64, 132), splits_for(8, 32768, 128, 132)
-    ((1, 256), (32, 256), (16, 128))
+    ((1, 128), (64, 128), (16, 128))
     """
-    least = max(_LEAST_BYTES // (4 * head_dim) // 16 * 16, 16)
     at_once = sm_count * (2 if head_dim <= TOKEN_HEAD_DIMS[0] else 1)
-    return max(min(-(-keys // least), at_once // max(items, 1), TOKEN_SPLITS), 1), least
+    splits = min(-(-keys // _LEAST), at_once // max(items, 1), TOKEN_SPLITS)
+    return (splits if splits >= _FEWEST else 1), _LEAST
 
 
 def _launch(t: Token, scores: Scores, out: Array | None) -> Array:

@@ -15,7 +15,6 @@ from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import Array, aligned, pointer
 from stof_cupy.ops.gemm_args import Problem, strides
 from stof_cupy.ops.gemm_sm80 import layout
-from stof_cupy.ops.token_switches import SWITCHES
 
 __all__ = ["BUSY", "Config", "config_for", "fields", "launch", "of_few", "of_sixteen"]
 
@@ -38,19 +37,13 @@ class Config:
     rows: int
     slices: int
 
-    def spec(
-        self, problem: Problem, *, normed: bool = False, constant: bool = False, near: bool = False
-    ) -> KernelSpec:
-        """Return the kernel for `problem`.
-
-        Only of few rows there are some after RMSNorm, for a constant B, and with A `near`.
-        """
+    def spec(self, problem: Problem, *, normed: bool = False, constant: bool = False) -> KernelSpec:
+        """Return the kernel for `problem`; after RMSNorm and for a constant B of few rows alone."""
         how = problem.dtype, self.rows, self.slices, problem.epilogue
         if self.rows in SIXTEEN_ROWS:
             return gemm_sixteen_rows(*how)
-        room = _room(problem.m + normed, problem.k) if near else 0
-        carveout = SWITCHES.carveout
-        return gemm_few_rows(*how, normed=normed, constant=constant, room=room, carveout=carveout)
+        room = _room(problem.m + normed, problem.k)
+        return gemm_few_rows(*how, normed=normed, constant=constant, room=room)
 
     @property
     def step(self) -> int:
@@ -72,7 +65,7 @@ class Config:
 
 
 def _room(rows: int, k: int) -> int:
-    """Return the shared memory for so many rows of K; 0 if that is too much."""
+    """Return the shared memory for so many rows of K, that all warps read there; 0 if too much."""
     room = -(-rows * (k // 8) * 16 // 1024) * 1024
     return room if room <= _MOST_ROOM else 0
 
@@ -92,7 +85,7 @@ def config_for(problem: Problem, a: Array, b: Array, sm_count: int) -> Config | 
     >>> import numpy as np
     >>> a, b = np.zeros((1, 576), np.float16), np.zeros((960, 576), np.float16)
     >>> config_for(Problem("float16", 1, 960, 576), a, b, 132)
-    Config(rows=1, slices=4)
+    Config(rows=1, slices=1)
     """
     if layout(a) != "k" or layout(b, problem.epilogue.halves) != "k":
         return None
@@ -105,14 +98,10 @@ def of_few(problem: Problem, sm_count: int) -> Config | None:
         return None
     rows = next(rows for rows in FEW_ROWS if problem.m <= rows)
     slices, warps = 1, -(-problem.n // _COLUMNS)
-    if SWITCHES.whole:
-        # Registers hold 1024 elements of a column, of several rows half. Those are busy anyway.
-        held, most = (1024, 2**31) if rows == 1 else (512, sm_count * BUSY * 3 // 2)
-        while slices < _WARPS and problem.k > held * slices and 2 * slices * warps <= most:
-            slices *= 2
-        return Config(rows, slices)
-    # A slice reads 256 elements at a time: there have to be as many for each.
-    while slices < _WARPS and warps * slices < sm_count * BUSY and problem.k >= 256 * slices:
+    # So that a warp loads all that it has of K at once: registers hold 1024 elements of a column,
+    # beside several rows 512; and those are kept busy by more than so many warps anyway.
+    held, most = (1024, 2**31) if rows == 1 else (512, sm_count * BUSY * 3 // 2)
+    while slices < _WARPS and problem.k > held * slices and 2 * slices * warps <= most:
         slices *= 2
     return Config(rows, slices)
 
@@ -164,12 +153,11 @@ def launch(
     """
     from stof_cupy.jit.launch import kernel
 
-    ahead = SWITCHES.ahead if constant else 0
-    how = {"normed": norm is not None, "constant": ahead > 0, "near": SWITCHES.near}
-    run = kernel(config.spec(problem, **how), c.device.id)
+    spec = config.spec(problem, normed=norm is not None, constant=constant)
+    run = kernel(spec, c.device.id)
     values = fields(problem, a, b, c, bias, residual, scale)
     if config.rows not in SIXTEEN_ROWS:
-        values |= {"norm": pointer(norm), "eps": eps, "all": ahead > 1, "early": SWITCHES.early}
+        values |= {"norm": pointer(norm), "eps": eps}
     params = run.pack(**values)
     run((config.blocks(problem),), params)
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import tensormap
 from stof_cupy.jit.device import DeviceFacts
-from stof_cupy.jit.gemm_streamed import (
-    STREAMED_COLUMNS,
-    STREAMED_ROWS,
-    gemm_streamed,
-    has_room,
-    room_for,
-)
+from stof_cupy.jit.gemm_streamed import STREAMED_COLUMNS, STREAMED_ROWS, gemm_streamed
 from stof_cupy.jit.spec import KernelSpec
 from stof_cupy.ops._arrays import Array, aligned, pointer
 from stof_cupy.ops.gemm_args import Problem, strides
 from stof_cupy.ops.gemm_operand import DEPTH, Operand, matrix, operand
-from stof_cupy.ops.token_switches import SWITCHES
 
-__all__ = ["Config", "config_for", "fields", "launch", "normed_for"]
+__all__ = ["Config", "config_for", "fields", "launch"]
 
 _WIDTH = 8
 """Columns of the output are given to CTAs by eight."""
@@ -31,40 +24,36 @@ _WIDTH = 8
 class Config:
     """How: the rows that the kernel is compiled for, and a CTA's columns of the output.
 
-    `room`: of shared memory for rows that are normalised; 0: they are not. `alone`: an SM has no
-    two CTAs. `most`: CTAs, that go on with other columns; 0: as many as are needed.
+    `alone`: an SM has no two CTAs.
     """
 
     rows: int
     columns: int
-    room: int = 0
     alone: bool = False
-    most: int = 0
 
     def spec(self, problem: Problem, *, bounded: bool = False) -> KernelSpec:
         """Return the kernel for `problem`."""
         how = problem.dtype, self.rows, self.columns, problem.epilogue
-        kind: dict[str, Any] = {"room": self.room, "alone": self.alone, "stays": self.most > 0}
-        return gemm_streamed(*how, bounded=bounded, **kind)
+        return gemm_streamed(*how, bounded=bounded, alone=self.alone)
 
     def blocks(self, problem: Problem) -> int:
         """Return the number of CTAs."""
-        needed = -(-problem.n // self.columns)
-        return min(needed, self.most) if self.most else needed
+        return -(-problem.n // self.columns)
 
 
 def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
     """Return how to compute a product of at most sixteen rows, of operands that lie along K.
 
-    Each SM has a CTA, if a CTA can have so many columns. None if there are more rows, no columns,
-    stages that the kernel has not, or another GPU.
+    Each SM has a CTA, if a CTA can have so many columns; and no second one, or launched beside the
+    end of another kernel two would share an SM while others have none. None if there are more rows,
+    no columns, stages that the kernel has not, or another GPU.
 
     Examples
     --------
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> config_for(Problem("float16", 5, 3072, 768), h100)
-    Config(rows=8, columns=24, room=0, alone=False, most=0)
+    Config(rows=8, columns=24, alone=True)
     """
     p = problem
     some = 0 < p.m <= STREAMED_ROWS[-1] and p.n and p.k
@@ -72,30 +61,8 @@ def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
         return None
     rows = next(rows for rows in STREAMED_ROWS if p.m <= rows)
     each = -(-p.n // (_WIDTH * facts.sm_count)) * _WIDTH
-    found = Config(rows, min(each, STREAMED_COLUMNS // p.epilogue.halves))
-    blocks, at_once = found.blocks(p), 2 * facts.sm_count
-    alone = SWITCHES.alone > 0 and blocks <= facts.sm_count
-    return replace(found, alone=alone, most=at_once if SWITCHES.stay and blocks > at_once else 0)
-
-
-def normed_for(problem: Problem, facts: DeviceFacts) -> Config | None:
-    """Return how to compute RMSNorm of rows and their product in one kernel; None if it cannot be.
-
-    Each CTA has all rows and all of K: there have to be few.
-
-    Examples
-    --------
-    >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
-    ...                    1980000, 80 << 30, 2048, 2619000, 5120)
-    >>> normed_for(Problem("float16", 1, 3072, 2048), h100)
-    Config(rows=8, columns=24, room=8192, alone=False, most=0)
-    >>> normed_for(Problem("float16", 16, 3072, 2048), h100) is None
-    True
-    """
-    found, room = config_for(problem, facts), room_for(problem.m, problem.k)
-    if found is None or not has_room(found.rows, found.columns * problem.epilogue.halves, room):
-        return None
-    return replace(found, room=room, alone=found.alone and SWITCHES.alone > 1)
+    columns = min(each, STREAMED_COLUMNS // p.epilogue.halves)
+    return Config(rows, columns, alone=columns == each)
 
 
 def launch(
@@ -110,8 +77,6 @@ def launch(
     scale: float = 1.0,
     stages: Any = None,
     report: int | None = None,
-    norm: Array | None = None,
-    eps: float = 0.0,
     constant: bool = False,
 ) -> None:
     """Run the kernel on the current device and CuPy's current stream; as `gemm_sm80.launch`.
@@ -122,11 +87,8 @@ def launch(
     ----------
     report : int, optional
         Take the bounded kernel, and where it writes where it waited: see `gemm_sm90.prepare`.
-    norm : cupy.ndarray, optional
-        Shape ``(K,)``, 16-byte aligned: rows of A are normalised by `eps` and this weight first.
-        Given if `config` has room for it.
     constant : bool
-        Whether no kernel that may still run writes `b`, `bias` and `norm`.
+        Whether no kernel that may still run writes `b` and `bias`.
 
     Raises
     ------
@@ -135,11 +97,9 @@ def launch(
     """
     from stof_cupy.jit.launch import kernel
 
-    found = fields(config, problem, a, b, c, bias, residual, scale, norm)
+    found = fields(config, problem, a, b, c, bias, residual, scale)
     run = kernel(config.spec(problem, bounded=report is not None), c.device.id)
-    found |= {"constant": SWITCHES.ahead if constant else 0, "early": SWITCHES.early}
-    found["once"] = SWITCHES.once
-    params = run.pack(**found, report=report or 0, eps=eps)
+    params = run.pack(**found, report=report or 0, constant=constant)
     run((config.blocks(problem),), params)
 
 
@@ -152,9 +112,8 @@ def fields(
     bias: Array | None,
     residual: Array | None,
     scale: float,
-    norm: Array | None,
 ) -> dict[str, Any]:
-    """Return the kernel's parameters, without those that say when and how exactly.
+    """Return the kernel's parameters, without `report` and `constant`.
 
     Raises
     ------
@@ -175,9 +134,8 @@ def fields(
     return {
         **maps,
         **{"c": pointer(c), "bias": pointer(bias), "residual": pointer(residual)},
-        **{"a": pointer(a), "norm": pointer(norm)},
         **{"m": problem.m, "n": problem.n, "k": problem.k},
-        **{"residual_row": residual_row, "c_row": strides(c)[0], "a_row": strides(a)[0]},
+        **{"residual_row": residual_row, "c_row": strides(c)[0]},
         "pairs_residual": residual is not None and aligned(residual, 4, residual_row),
         "scale": scale,
     }

@@ -11,7 +11,6 @@ from stof_cupy.ops import gemm_few_rows, gemm_model, gemm_streamed
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_model import Constants
 from stof_cupy.ops.gemm_sm90 import Layout
-from stof_cupy.ops.token_switches import SWITCHES
 
 __all__ = ["Choice", "Way", "predict", "ways"]
 
@@ -42,7 +41,7 @@ def ways(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple[Wa
     --------
     >>> l4 = DeviceFacts("NVIDIA L4", "89", (8, 9), 58, 101376, 102400, 48 << 20, 2040000, 24 << 30)
     >>> ways(Problem("float16", 1, 4096, 4096), Layout(), l4)[0].choice
-    Config(rows=1, slices=1)
+    Config(rows=1, slices=4)
     """
     c = Constants()
     few = [Way(each, predict(each, problem, facts, c)) for each in _of_few(problem, found, facts)]
@@ -53,13 +52,11 @@ def ways(problem: Problem, found: Layout | None, facts: DeviceFacts) -> tuple[Wa
 def _of_few(problem: Problem, found: Layout | None, facts: DeviceFacts) -> Iterator[Few]:
     if found != Layout():
         return
-    sms = facts.sm_count
-    streamed = gemm_streamed.config_for(problem, facts)
-    few = gemm_few_rows.of_few(problem, sms)
-    if few is not None and streamed is not None:
-        streamed = None if SWITCHES.only == "few" else streamed
-        few = None if SWITCHES.only == "streamed" else few
-    configs = (streamed, few, gemm_few_rows.of_sixteen(problem, sms))
+    few = (gemm_few_rows.of_few, gemm_few_rows.of_sixteen)
+    configs = (
+        gemm_streamed.config_for(problem, facts),
+        *(of(problem, facts.sm_count) for of in few),
+    )
     yield from (config for config in configs if config is not None)
 
 

@@ -20,10 +20,7 @@ from stof_cupy.ops._arrays import (
 )
 from stof_cupy.ops._counters import counters
 
-__all__ = ["SEVERAL_BLOCKS", "arguments", "blocks_of", "take_best"]
-
-SEVERAL_BLOCKS = False
-"""Whether a sequence's logits are looked at by several blocks. No GPU has run that yet."""
+__all__ = ["arguments", "blocks_of", "take_best"]
 
 _BLOCK = 8192
 """Logits of a block of 1,024 threads."""
@@ -108,10 +105,10 @@ def blocks_of(vocabulary: int) -> int:
 
     Examples
     --------
-    >>> blocks_of(49152) == (6 if SEVERAL_BLOCKS else 1)
-    True
+    >>> blocks_of(49152)
+    6
     """
-    return -(-vocabulary // _BLOCK) if SEVERAL_BLOCKS else 1
+    return -(-vocabulary // _BLOCK)
 
 
 def arguments(

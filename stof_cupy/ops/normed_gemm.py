@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stof_cupy.ops import gemm_few_rows, gemm_sm90, gemm_streamed
+from stof_cupy.ops import gemm_few_rows
 from stof_cupy.ops._arrays import Array, aligned, check_no_overlap, pointer
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm import gemm, operands_of
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
-from stof_cupy.ops.gemm_sm90 import Layout
 from stof_cupy.ops.norm_rows import validate as validate_norm
 from stof_cupy.ops.rms_norm import rms_norm
-from stof_cupy.ops.token_switches import SWITCHES
 
 __all__ = ["normed_gemm"]
 
@@ -80,22 +78,15 @@ def _launch(
 
     device = x.device.id
     with cupy.cuda.Device(device):
-        rows, weight, about = as_rows(x), b.T, facts(device)
-        few = gemm_few_rows.config_for(problem, rows, weight, about.sm_count)
-        streamed = None
-        if SWITCHES.normed and gemm_sm90.layout(problem, rows, weight) == Layout():
-            streamed = gemm_streamed.normed_for(problem, about)
-        if few is None and streamed is None:
+        rows, weight = as_rows(x), b.T
+        few = gemm_few_rows.config_for(problem, rows, weight, facts(device).sm_count)
+        if few is None:
             return None
         if out is None:
             out = cupy.empty((*x.shape[:-1], problem.n), x.dtype)
         c = as_rows(out)
-        how: dict[str, Any] = {**operands_of(epilogue), "norm": norm, "eps": eps}
-        how["constant"] = constant
-        if streamed is not None:
-            gemm_streamed.launch(streamed, problem, rows, weight, c, **how)
-        elif few is not None:
-            gemm_few_rows.launch(few, problem, rows, weight, c, **how)
+        how: dict[str, Any] = {"norm": norm, "eps": eps, "constant": constant}
+        gemm_few_rows.launch(few, problem, rows, weight, c, **operands_of(epilogue), **how)
         if pointer(c) != pointer(out):
             out[...] = c.reshape(out.shape)
     return out

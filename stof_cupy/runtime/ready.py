@@ -9,7 +9,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stof_cupy.errors import ArgumentError, OutOfMemoryError, mismatch
-from stof_cupy.fusion import token
 from stof_cupy.fusion.bench import Site, Stopwatch, wall_clock
 from stof_cupy.fusion.cost import NUMPY, machine_of
 from stof_cupy.fusion.few_rows import few_row_pieces
@@ -175,8 +174,7 @@ class Ready:
         tuned = self.tuned
         # What was tuned has its own pieces, of which these might be parts.
         fused = tuned.lowered.fused
-        if not fused or token.TOKEN_KERNEL:
-            fused = (*fused, *few_row_pieces(tuned.lowered.graph, fused))
+        fused = (*fused, *few_row_pieces(tuned.lowered.graph, fused))
         return _executor(tuned, self.site, fused, arena)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stof_cupy import TransformerEngine, models
-from stof_cupy.fusion import structured, token
+from stof_cupy.fusion import few_rows, structured, token
 from stof_cupy.fusion.few_rows import few_row_pieces
 from stof_cupy.fusion.rewrites import fuse_epilogues
 from stof_cupy.graph import Executor, Graph
@@ -28,14 +28,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gemma3, a cap": {**GEMMA3, "attn_logit_softcapping": 2.0},
     "gpt2": {**GPT2, "n_embd": 64},
 }
-
-
-AS_IT_IS = token.TOKEN_KERNEL
-
-
-@pytest.fixture(autouse=True)
-def on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token, "TOKEN_KERNEL", True)
 
 
 @pytest.fixture
@@ -58,10 +50,6 @@ def lowered(config: dict[str, Any]) -> Graph:
 
 def is_token(piece: Any) -> bool:
     return piece.nodes[-1].op == "attention" and "kv_cache" in {n.op for n in piece.nodes}
-
-
-def test_it_is_off() -> None:
-    assert not AS_IT_IS  # until a GPU has run it
 
 
 @pytest.mark.parametrize(
@@ -150,10 +138,11 @@ def test_they_stand_beside_what_was_tuned(name: str, seen: list[Token]) -> None:
             np.testing.assert_allclose(got[0], meant[0], atol=2e-5)
 
 
-def half_a_layer(build: Callable[[Graph, Any, Any], Any], keys: str = "input") -> Graph:
+def half_a_layer(build: Callable[[Graph, Any, Any], Any]) -> Graph:
     """One attention of 8-wide heads, whose parts `build` makes of rows and positions."""
     g = Graph("half a layer", ("batch", "seq", "keys"))
     x, at = g.input("x", ("batch", "seq", 24), "float"), g.input("at", ("batch", "seq"), "int")
+    g.input("ids", ("batch", "seq"), "int")
     lengths = g.input("lengths", ("batch",), "lengths")
     q, k, v = build(g, x, at)
     shape = ("batch", k.shape[1], "keys", k.shape[3])
@@ -173,10 +162,12 @@ def settled_of(g: Graph, seen: list[Token]) -> bool:
     given = {
         "x": g_.standard_normal((1, 1, 24)).astype(np.float32),
         "at": np.array([[2]]),
+        "ids": np.array([[1]]),
         "lengths": np.array([3]),
         **{n: np.zeros((1, 1, 4, 8), np.float32) for n in ("k", "v")},
     }
     seen.clear()
+    given = {name: given[name] for name in g.inputs}
     Executor(g, backend="numpy", fused=pieces_of(g)).run(given)
     (one,) = seen
     return one.settled
@@ -193,23 +184,21 @@ def test_what_is_read_early(seen: list[Token]) -> None:
     def of_product(g: Graph, x: Any, at: Any) -> Any:
         return split(g, g.gemm(x, g.constant("w", np.eye(24, dtype=np.float32))))
 
-    # Without a kernel in between, the one before might be that of the token before.
+    def of_ids(g: Graph, x: Any, at: Any) -> Any:
+        table = g.constant("table", np.ones((2, 24), np.float32))
+        return of_product(g, g.embedding(g.inputs["ids"], table), at)
+
+    # Without a kernel in between that waits before the next one comes, what runs before might be
+    # the token before.
     assert not settled_of(half_a_layer(of_input), seen)
-    assert settled_of(half_a_layer(of_product), seen)
-
-    def turned(g: Graph, x: Any, at: Any) -> Any:
-        q, k, v = split(g, x)
-        turn = {"frequency": np.ones(4), "interleaved": True}
-        return g.rotary(q, at, **turn), g.rotary(k, at, **turn), v
-
-    # A rotary embedding is no kernel of its own then.
-    assert not settled_of(half_a_layer(turned), seen)
-    assert seen[0].turn is not None
+    assert not settled_of(half_a_layer(of_product), seen)
+    assert settled_of(half_a_layer(of_ids), seen)
 
 
 def test_what_another_operator_writes_is_not_read_early(seen: list[Token]) -> None:
     g = Graph("two writers", ("batch", "seq", "keys"))
-    x, at = g.input("x", ("batch", "seq", 24), "float"), g.input("at", ("batch", "seq"), "int")
+    ids, at = (g.input(name, ("batch", "seq"), "int") for name in ("ids", "at"))
+    x = g.embedding(ids, g.constant("table", np.eye(24)))
     q, k, v = split(g, g.gemm(x, g.constant("w", np.eye(24, dtype=np.float32))))
     caches = [g.input(n, ("batch", 1, "keys", 8), "cache") for n in "kv"]
     lengths = g.input("lengths", ("batch",), "lengths")
@@ -230,7 +219,7 @@ def test_what_others_read_stays_outside(seen: list[Token]) -> None:
     g = half_a_layer(turned)
     (piece,) = pieces_of(g)
     assert [node.op for node in piece.nodes] == ["kv_cache", "kv_cache", "attention"]
-    assert settled_of(g, seen) and seen[0].turn is None
+    assert not settled_of(g, seen) and seen[0].turn is None
 
 
 @pytest.mark.parametrize("head_dim", [12, 264])
@@ -260,9 +249,10 @@ def test_generated_tokens_are_the_same(
     config = CONFIGS[name]
     weights = models.random_weights(config)
     said = []
-    for on in (False, True):
-        monkeypatch.setattr(token, "TOKEN_KERNEL", on)
+    for made in (token.token_piece, lambda *how: None):
+        seen.clear()
+        monkeypatch.setattr(few_rows, "token_piece", made)
         with TransformerEngine(weights, config=config, backend="numpy") as engine:
             said.append(engine.generate([[1, 2, 3, 4], [5, 6]], max_new_tokens=20))
-        assert bool(seen) is on
+        assert bool(seen) is (made is token.token_piece)
     assert said[0] == said[1]

@@ -290,10 +290,8 @@ def test_keys_and_values_in_one_launch(head_dim, dtype, where):
 
 
 @pytest.mark.parametrize(("dtype", "where"), cases(BOTH, BOTH[:1]))
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("vocabulary", [1, 7, 8, 8191, 8200, 50000])
-def test_greedy_kernel(vocabulary, several, dtype, where, monkeypatch):
-    monkeypatch.setattr(greedy, "SEVERAL_BLOCKS", several)
+@pytest.mark.parametrize("vocabulary", [1, 7, 8, 8191, 8192, 8200, 50000])
+def test_greedy_kernel(vocabulary, dtype, where):
     g = rng(vocabulary)
     logits = random_array(g, (6, vocabulary), dtype)
     logits[1] = -0.0
@@ -311,7 +309,7 @@ def test_greedy_kernel(vocabulary, several, dtype, where, monkeypatch):
     else:
         given[0] = on_host.fenced(given[0])
         each = greedy.blocks_of(vocabulary)
-        assert each == (-(-vocabulary // 8192) if several else 1)
+        assert each == -(-vocabulary // 8192)
         partial, taken = np.full((6, each), -1), np.zeros(6, np.int32)  # greater than any key
         blocks, fields = greedy.arguments(*given, partial, taken.ctypes.data, each)
         on_host.launch(decoder_kernels.greedy(dtype), (blocks, 1), seed=vocabulary, **fields)

@@ -20,7 +20,6 @@ from stof_cupy.ops.gemm_few_rows import Config, config_for, of_sixteen
 from stof_cupy.ops.normed_gemm import _launch as normed_gemm_launch
 from stof_cupy.ops.normed_gemm import normed_gemm
 from stof_cupy.ops.rms_norm import rms_norm
-from stof_cupy.ops.token_switches import SWITCHES
 from stof_cupy.testing import assert_close, poison, random_array, rng
 from tests.masks import on_host
 from tests.ops.conftest import OnHost
@@ -62,8 +61,6 @@ def compare(
     *,
     normed: bool = False,
     constant: bool = False,
-    all_of_it: bool = False,
-    near: bool = False,
 ) -> Any:
     a, b, bias, residual = arrays(problem, seed)
     norm = random_array(rng(seed), (problem.k,), problem.dtype) if normed else None
@@ -72,8 +69,7 @@ def compare(
     fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, scale)
     if config.rows <= FEW_ROWS[-1]:
         fields |= {"norm": 0 if norm is None else norm.ctypes.data, "eps": 1e-5}
-        fields |= {"all": all_of_it, "early": constant}
-    spec = config.spec(problem, normed=normed, constant=constant, near=near)
+    spec = config.spec(problem, normed=normed, constant=constant)
     given = (a, residual) if constant else (a, b, bias, residual, norm)
     earlier = []
     if spec.waits:
@@ -129,18 +125,14 @@ def test_the_code_normalises_rows_first() -> None:
 
 @pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
 @pytest.mark.parametrize(("rows", "slices"), [(1, 1), (1, 4), (2, 2), (4, 1), (4, 4)])
-def test_however_operands_are_read_the_sums_are_the_same(
-    kind: EpilogueKind, rows: int, slices: int
-) -> None:
-    sizes = ((1, 1), (7, 8), (17, 576), (5, 1000), (3, 5000))
+def test_when_weights_are_read_changes_no_sum(kind: EpilogueKind, rows: int, slices: int) -> None:
+    sizes = ((1, 1), (7, 8), (17, 576), (5, 1000), (3, 5000), (3, 17000))
     for seed, (n, k) in enumerate(sizes):
         problem = Problem("float16", 1 + (seed + rows - 1) % rows, n, k, kind)
         config, normed = Config(rows, slices), kind is not EVERY and seed % 2 == 0
         late = compare(config, problem, seed, normed=normed)
-        how: dict[str, Any] = {"normed": normed, "all_of_it": bool(seed % 2)}
-        for constant, near in ((True, False), (False, True), (True, True)):
-            other = compare(config, problem, seed, constant=constant, near=near, **how)
-            assert np.array_equal(late.view(np.uint16), other.view(np.uint16))
+        early = compare(config, problem, seed, normed=normed, constant=True)
+        assert np.array_equal(late.view(np.uint16), early.view(np.uint16))
 
 
 def test_what_registers_hold_is_not_read_again() -> None:
@@ -151,9 +143,9 @@ def test_what_registers_hold_is_not_read_again() -> None:
         config = Config(rows, slices)
         fields = gemm_few_rows.fields(problem, a, b, out, bias, residual, 1.0)
         norm = np.ones(k, a.dtype)
-        fields |= {"norm": norm.ctypes.data, "eps": 0.0, "all": True, "early": True}
+        fields |= {"norm": norm.ctypes.data, "eps": 0.0}
         gone = earlier_writes(b, over=True)  # which none may do: it tells when B is read
-        spec = config.spec(problem, normed=True, constant=True, near=True)
+        spec = config.spec(problem, normed=True, constant=True)
         on_host.launch(spec, (config.blocks(problem), 1), earlier=[gone], **fields)
         b = gone[1][:, :k]
         exact, low = (
@@ -166,35 +158,31 @@ def test_what_registers_hold_is_not_read_again() -> None:
 
 def test_rows_too_long_to_be_near() -> None:
     problem, long = Problem("float16", 4, 8, 2048), Problem("float16", 4, 8, 4200)
-    assert Config(4, 2).spec(problem, near=True).smem_bytes == 16384 + 4 * 8 * 4
-    assert Config(4, 2).spec(problem, normed=True, near=True).smem_bytes > 20480
-    assert Config(4, 2).spec(long, near=True) == Config(4, 2).spec(long)
+    assert Config(4, 2).spec(problem).smem_bytes == 16384 + 4 * 8 * 4
+    assert Config(4, 2).spec(problem, normed=True).smem_bytes > 20480
+    assert Config(4, 2).spec(long).smem_bytes == 4 * 8 * 4
 
 
 def test_an_empty_sum() -> None:
     compare(Config(1, 4), Problem("float16", 1, 10, 0, EpilogueKind(bias=True)), 0)
 
 
-def test_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_it_is_used() -> None:
     def config(m: int, n: int, k: int, kind: EpilogueKind = PLAIN) -> Config | None:
         a = np.zeros((m, k), np.float16)
         b = np.zeros((n * kind.halves, k), np.float16)
         return config_for(Problem("float16", m, n, k, kind), a, b, 132)
 
-    assert config(1, 49152, 576) == Config(1, 1)
-    assert config(3, 8192, 2048, GATED) == Config(4, 1)
-    assert config(2, 2048, 8192) == Config(2, 4)
-    assert config(1, 960, 64) == Config(1, 1)
+    assert config(1, 49152, 576) == config(1, 576, 576) == config(1, 960, 64) == Config(1, 1)
+    assert config(1, 8192, 2048, GATED) == Config(1, 2) and config(1, 2048, 8192) == Config(1, 4)
+    assert config(2, 2048, 8192) == Config(2, 2)
+    assert config(4, 2048, 2048) == Config(4, 2) == config(4, 960, 576)
+    assert config(4, 49152, 576) == config(3, 8192, 2048, GATED) == Config(4, 1)
     assert config(5, 960, 576) is None and config(0, 960, 576) is None
     a, b = np.zeros((1, 64), np.float16), np.zeros((64, 96), np.float16)
     problem = Problem("float16", 1, 96, 64)
     assert config_for(problem, a, np.ascontiguousarray(b.T), 132) is not None
     assert config_for(problem, a, b.T, 132) is None  # along the other axis
-    monkeypatch.setattr(SWITCHES, "whole", True)
-    assert config(1, 49152, 576) == config(1, 576, 576) == Config(1, 1)
-    assert config(1, 8192, 2048, GATED) == Config(1, 2) and config(1, 2048, 8192) == Config(1, 4)
-    assert config(4, 2048, 2048) == Config(4, 2) == config(4, 960, 576)
-    assert config(4, 49152, 576) == config(3, 8192, 2048, GATED) == Config(4, 1)
     odd = np.zeros((96, 65), np.float16)[:, :64]
     assert config_for(problem, a, odd, 132) is None  # rows that are not aligned
 
@@ -237,7 +225,10 @@ def test_the_launching_code_of_norm_and_product(
         exact = reference.gemm(reference_decoder.rms_norm(x, norm, eps=1e-5), w.T)
         low = reference_decoder.rms_norm(x, norm, eps=1e-5, precision="float16")
         assert_close(np.asarray(out), exact, reference.gemm(low, w.T, precision="float16"))
-    assert launched == ["gemm_few_rows_f16_1x4_normed", "gemm_few_rows_f16_4x4_normed"]
+    assert launched == [
+        "gemm_few_rows_f16_1x1_normed_near3072",
+        "gemm_few_rows_f16_4x2_normed_near5120",
+    ]
 
 
 def test_what_is_turned_after_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,11 @@ from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit import tensormap
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
-from stof_cupy.jit.gemm_streamed import gemm_streamed, has_room, room_for
+from stof_cupy.jit.gemm_streamed import gemm_streamed
 from stof_cupy.ops import gemm_streamed as streamed
-from stof_cupy.ops import reference_decoder
 from stof_cupy.ops.gemm_args import Problem
-from stof_cupy.ops.gemm_streamed import Config, config_for, normed_for
-from stof_cupy.ops.token_switches import SWITCHES
-from stof_cupy.testing import assert_close, poison, random_array, rng
+from stof_cupy.ops.gemm_streamed import Config, config_for
+from stof_cupy.testing import assert_close, poison
 from tests.ops import on_hopper
 from tests.ops.test_gemm_few_rows import (
     EVERY,
@@ -38,8 +36,8 @@ def test_when_it_is_used() -> None:
     def config(m: int, n: int, k: int = 576, kind: EpilogueKind = PLAIN) -> Config | None:
         return config_for(Problem("float16", m, n, k, kind), H100)
 
-    assert config(1, 1024) == Config(8, 8) and config(9, 2048) == Config(16, 16)
-    assert config(16, 3072) == Config(16, 24) and config(16, 16384) == Config(16, 32)
+    assert config(1, 1024) == Config(8, 8, True) and config(9, 2048) == Config(16, 16, True)
+    assert config(16, 3072) == Config(16, 24, True) and config(16, 16384) == Config(16, 32)
     assert config(16, 16384, kind=GATED) == Config(16, 16)
     assert config(17, 576) is None and config(0, 576) is None and config(1, 0) is None
     assert config(1, 576, 0) is None
@@ -47,47 +45,13 @@ def test_when_it_is_used() -> None:
     assert config_for(Problem("float16", 1, 1024, 576), A100) is None
 
 
-def test_when_an_sm_has_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Problem("float16", 1, 8192, 2048, GATED)
-    down, queries = Problem("float16", 1, 2048, 8192), Problem("float16", 1, 3072, 2048)
-    for alone, which in ((0, (False, False)), (1, (True, False)), (2, (True, True))):
-        monkeypatch.setattr(SWITCHES, "alone", alone)
-        assert config_for(down, H100) == Config(8, 16, alone=which[0])
-        assert normed_for(queries, H100) == Config(8, 24, room=8192, alone=which[1])
-        # There are four for each SM.
-        assert config_for(gate, H100) == Config(8, 16)
-        assert normed_for(gate, H100) == Config(8, 16, room=8192)
-
-
-def test_when_rows_are_normalised() -> None:
-    def config(m: int, n: int, k: int, kind: EpilogueKind = PLAIN) -> Config | None:
-        return normed_for(Problem("float16", m, n, k, kind), H100)
-
-    assert config(1, 960, 576) == Config(8, 8, room=3072)
-    assert config(16, 960, 576) == Config(16, 8, room=20480)
-    assert config(8, 1536, 576, GATED) == Config(8, 16, room=11264)
-    assert config(16, 8192, 2048, GATED) is None and config(17, 960, 576) is None
-    assert has_room(16, 32, 1 << 15) and not has_room(16, 32, (1 << 15) + 1024)
-
-
-def test_when_ctas_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SWITCHES, "stay", True)
-    gate = Problem("float16", 1, 8192, 2048, GATED)
-    found = config_for(gate, H100)
-    assert found == Config(8, 16, most=264) and found.blocks(gate) == 264
-    assert config_for(Problem("float16", 1, 2048, 8192), H100) == Config(8, 16)
-
-
 def test_one_that_is_alone_leaves_room_for_another() -> None:
     for rows in (8, 16):
         for columns in (8, 16, 24, 32):
             taken = gemm_streamed("float16", rows, columns, alone=True).smem_bytes + 1024
             assert 2 * taken > H100.smem_per_sm
-            beside = [gemm_streamed("float16", 16, columns)]
-            beside.append(gemm_streamed("float16", 8, columns, room=8192))
-            for other in beside:
-                assert taken + other.smem_bytes + 1024 <= H100.smem_per_sm
-    assert room_for(1, 2048) == 8192 and room_for(16, 72) == 5120
+            other = gemm_streamed("float16", 16, columns).smem_bytes + 1024
+            assert taken + other <= H100.smem_per_sm
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 8), (16, 12), (16, 40), (8, 0)])
@@ -112,26 +76,21 @@ def test_operands_that_lie_otherwise_are_refused() -> None:
 
 
 def compare(
-    config: Config, problem: Problem, seed: int, monkeypatch: pytest.MonkeyPatch, constant: int
+    config: Config, problem: Problem, seed: int, monkeypatch: pytest.MonkeyPatch, constant: bool
 ) -> Any:
     """Run the kernel on the CPU, compare what it gives, and return that."""
     monkeypatch.setattr(tensormap, "tensor_map", on_hopper.encode)
     a, b, bias, residual = arrays(problem, seed)
-    norm = random_array(rng(seed), (problem.k,), problem.dtype) if config.room else None
     out = poison((problem.m, problem.n + 3), a.dtype)[:, : problem.n]
     scale = 0.5 if problem.epilogue.scale else 1.0
-    fields = streamed.fields(config, problem, a, b, out, bias, residual, scale, norm)
-    fields |= {"report": 0, "eps": 1e-5, "constant": constant, "early": constant == 2, "once": 1}
-    written = (a, residual) if constant else (a, b, bias, residual, norm)
+    fields = streamed.fields(config, problem, a, b, out, bias, residual, scale)
+    fields |= {"report": 0, "constant": constant}
+    written = (a, residual) if constant else (a, b, bias, residual)
     earlier = [earlier_writes(x) for x in written if x is not None]
     blocks = config.blocks(problem)
     on_hopper.launch(config.spec(problem), blocks, fields, seed=seed, earlier=earlier)
-    exact_a, low_a = a, a
-    if norm is not None:
-        exact_a = reference_decoder.rms_norm(a, norm, eps=1e-5)
-        low_a = reference_decoder.rms_norm(a, norm, eps=1e-5, precision=problem.dtype)
-    low = expected(problem, low_a, b, bias, residual, precision=problem.dtype)
-    assert_close(out, expected(problem, exact_a, b, bias, residual), low)
+    low = expected(problem, a, b, bias, residual, precision=problem.dtype)
+    assert_close(out, expected(problem, a, b, bias, residual), low)
     assert np.isnan(out.base[:, problem.n :].astype(np.float32)).all()
     return np.array(out)
 
@@ -140,68 +99,30 @@ ODD = ((1, 5, 8), (3, 31, 72), (8, 17, 1000), (11, 40, 584), (16, 9, 100), (1, 2
 
 
 @pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
-def test_the_code_however_early_weights_are_read(
+def test_the_code_when_weights_are_read_early(
     kind: EpilogueKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed, (m, n, k) in enumerate(ODD):
         problem = Problem(("float16", "bfloat16")[seed % 2], m, n, k, kind)
         columns = (8, 16, 24, 32)[seed % (4 // kind.halves)]
         config = Config(8 if m <= 8 else 16, columns)
-        late, early, all_of_it = (
-            compare(replace(config, alone=c > 0), problem, seed, monkeypatch, c) for c in range(3)
+        late, early = (
+            compare(replace(config, alone=c), problem, seed, monkeypatch, c) for c in (False, True)
         )
         assert np.array_equal(late.view(np.uint16), early.view(np.uint16))
-        assert np.array_equal(late.view(np.uint16), all_of_it.view(np.uint16))
 
 
-@pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
-def test_the_code_that_normalises(kind: EpilogueKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed, (m, n, k) in enumerate(ODD):
-        problem = Problem(("float16", "bfloat16")[seed % 2], m, n, k, kind)
-        columns = (8, 16, 24, 32)[(seed + 1) % (4 // kind.halves)]
-        config = Config(8 if m <= 8 else 16, columns, room=room_for(m, k))
-        late, early = (compare(config, problem, seed, monkeypatch, c) for c in (0, 2))
-        assert np.array_equal(late.view(np.uint16), early.view(np.uint16))
-
-
-@pytest.mark.parametrize("kind", [PLAIN, EVERY, GATED], ids=["plain", "every", "gated"])
-def test_the_code_whose_ctas_stay(kind: EpilogueKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed, (m, n, k) in enumerate(((1, 90, 8), (3, 131, 72), (8, 117, 1000), (11, 40, 584))):
-        problem = Problem("float16", m, n, k, kind)
-        config = Config(8 if m <= 8 else 16, 8)
-        one = compare(config, problem, seed, monkeypatch, 0)
-        for most, constant in ((1, 0), (3, 1), (5, 2)):
-            several = compare(replace(config, most=most), problem, seed, monkeypatch, constant)
-            assert np.array_equal(one.view(np.uint16), several.view(np.uint16))
-        config = replace(config, room=room_for(m, k))
-        one = compare(config, problem, seed, monkeypatch, 0)
-        several = compare(replace(config, most=4), problem, seed, monkeypatch, 2)
-        assert np.array_equal(one.view(np.uint16), several.view(np.uint16))
-
-
-def test_every_number_of_rows_is_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
-    for m in range(1, 17):
-        problem = Problem("float16", m, 8, 136)
-        config = Config(8 if m <= 8 else 16, 8, room=room_for(m, 136))
-        compare(config, problem, m, monkeypatch, m % 3)
-
-
-@pytest.mark.parametrize("room", [0, 2048])
-def test_what_buffers_hold_is_not_read_again(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_buffers_hold_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensormap, "tensor_map", on_hopper.encode)
     problem = Problem("float16", 2, 19, 640, GATED)
     a, b, bias, residual = arrays(problem, 1)
-    norm = np.ones(640, a.dtype) if room else None
-    room = room and room_for(2, 640)
-    config, out = Config(8, 16, room=room), poison((2, 19), a.dtype)
-    fields = streamed.fields(config, problem, a, b, out, bias, residual, 1.0, norm)
-    fields |= {"report": 0, "eps": 0.0, "constant": 2, "early": 1, "once": 1}
+    config, out = Config(8, 16), poison((2, 19), a.dtype)
+    fields = streamed.fields(config, problem, a, b, out, bias, residual, 1.0)
+    fields |= {"report": 0, "constant": True}
     # Which none may do: it tells when they are read.
-    gone = [earlier_writes(x, over=True) for x in (b, bias, norm) if x is not None]
+    gone = [earlier_writes(x, over=True) for x in (b, bias)]
     on_hopper.launch(config.spec(problem), config.blocks(problem), fields, earlier=gone)
     b, bias = gone[0][1][:, :640], gone[1][1]
-    if norm is not None:
-        a = reference_decoder.rms_norm(a, np.ones(640), eps=0.0, precision="float16")
     exact = expected(problem, a, b, bias, residual)
     assert_close(out, exact, expected(problem, a, b, bias, residual, precision="float16"))
 
@@ -219,34 +140,32 @@ def test_on_the_gpu(kind: EpilogueKind, dtype: str, hopper: Any) -> None:
         exact, low = expected(problem, *host), expected(problem, *host, precision=dtype)
         a, b, bias, residual = map(uploaded, host)
         for columns in (8, 16, 24, 32)[: 4 // kind.halves]:
-            config = Config(8 if m <= 8 else 16, columns)
+            early = columns % 16 == 0
+            config = Config(8 if m <= 8 else 16, columns, alone=early)
             out = poison((m, n + 5), as_dtype(dtype), cupy)[:, :n]
             streamed.launch(
                 config, problem, a, b, out, bias=bias, residual=residual,
-                scale=0.5 if kind.scale else 1.0, report=report.ptr,
+                scale=0.5 if kind.scale else 1.0, report=report.ptr, constant=early,
             )  # fmt: skip
             assert_close(out, exact, low)
             assert bool(cupy.isnan(out.base[:, n:].astype(np.float32)).all())
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("most", [0, 264, 7])
-def test_it_gives_the_same_again_when_there_are_more_ctas_than_places(
-    most: int, hopper: Any
-) -> None:
+def test_it_gives_the_same_again_when_there_are_more_ctas_than_places(hopper: Any) -> None:
     import cupy
 
     problem = Problem("float16", 16, 16384, 2048)
     host: tuple[Any, ...] = arrays(problem, 3)
     a, b = map(uploaded, host[:2])
     first = poison((16, 16384), np.float16, cupy)
-    streamed.launch(Config(16, 8, most=most), problem, a, b, first)
+    streamed.launch(Config(16, 8), problem, a, b, first)
     rows = slice(None), slice(None, None, 97)
     exact = expected(problem, *host)[rows]
     assert_close(first[rows], exact, expected(problem, *host, precision="float16")[rows])
     for _ in range(20):
         out = poison((16, 16384), np.float16, cupy)
-        streamed.launch(Config(16, 8, most=most), problem, a, b, out)
+        streamed.launch(Config(16, 8), problem, a, b, out)
         assert bool((out == first).all())
 
 
