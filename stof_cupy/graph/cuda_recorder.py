@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from stof_cupy.graph.recorder import Recording
@@ -46,7 +48,7 @@ class CudaRecorder:
                         graph = stream.end_capture()
             graph.upload(stream)
             stream.synchronize()
-            return _CudaRecording(graph, pool, stream, taken), result
+            return _CudaRecording(_Held(graph, pool, stream, taken)), result
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Return the time of a run as a graph, without what the host adds: a `bench.Stopwatch`."""
@@ -74,35 +76,51 @@ _ENOUGH = 0.01
 """Seconds that replays are timed for at a time."""
 
 
-class _CudaRecording:
-    def __init__(self, graph: Any, pool: Any, stream: Any, taken: list[Taken]) -> None:
-        self._graph, self._pool, self._taken = graph, pool, taken
-        self._stream = stream  # the pool's free blocks belong to it
-        self._used: Any = None
+@dataclass
+class _Held:
+    """What a recording is made of.
 
-    def __del__(self) -> None:
-        give_back(self._taken, self._used)
-        self._graph = None
+    It outlives the recording by a moment. Were it the recording's alone, and that part of a cycle,
+    Python would finalise all of it in any order: the event, which then is no more and may not be
+    asked, before the counters are given back with it.
+    """
+
+    graph: Any
+    pool: Any
+    stream: Any  # the pool's free blocks belong to it
+    taken: list[Taken]
+    used: Any = None
+
+    def drop(self) -> None:
+        """Give all of it back."""
+        give_back(self.taken, self.used)
+        self.graph = None
         # Parts of a block refer to each other, and so would stay until Python looks for cycles.
-        self._pool.free_all_blocks()
+        self.pool.free_all_blocks()
+
+
+class _CudaRecording:
+    def __init__(self, held: _Held) -> None:
+        self._held = held
+        weakref.finalize(self, held.drop).atexit = False
 
     @property
     def nbytes(self) -> int:
-        return int(self._pool.total_bytes())
+        return int(self._held.pool.total_bytes())
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         import cupy
 
         stream = cupy.cuda.get_current_stream()
-        if self._used is not None:
-            stream.wait_event(self._used)
+        if self._held.used is not None:
+            stream.wait_event(self._held.used)
         try:
             yield
         finally:
-            self._used = stream.record()
+            self._held.used = stream.record()
 
     def replay(self) -> None:
         import cupy
 
-        self._graph.launch(cupy.cuda.get_current_stream())
+        self._held.graph.launch(cupy.cuda.get_current_stream())

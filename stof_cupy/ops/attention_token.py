@@ -28,9 +28,6 @@ _LEAST = 128
 """Keys of a split, of several: 16 for each warp. On an H200 256 keys of any head dim take a CTA up
 to 1.3 us less than two, and 512 take it up to 3 us more than four (notes/decoding.md)."""
 
-_FEWEST = 3
-"""Splits that are worth what adding them up costs."""
-
 _LOG2E = math.log2(math.e)
 
 
@@ -99,8 +96,8 @@ def attend_token(token: Token, *, out: Array | None = None) -> Array:
 def splits_for(items: int, keys: int, head_dim: int, sm_count: int) -> tuple[int, int]:
     """Return into how many splits a CTA each keys are cut at most, and the keys of one at least.
 
-    No more than run at once, one on an SM, or two where they fit; and none if that is few. How many
-    of them there are is up to a sequence's length.
+    No more than run at once, one on an SM, or two where they fit. How many of them there are is up
+    to a sequence's length.
 
     Examples
     --------
@@ -109,7 +106,7 @@ def splits_for(items: int, keys: int, head_dim: int, sm_count: int) -> tuple[int
     """
     at_once = sm_count * (2 if head_dim <= TOKEN_HEAD_DIMS[0] else 1)
     splits = min(-(-keys // _LEAST), at_once // max(items, 1), TOKEN_SPLITS)
-    return (splits if splits >= _FEWEST else 1), _LEAST
+    return max(splits, 1), _LEAST
 
 
 def _launch(t: Token, scores: Scores, out: Array | None) -> Array:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stof_cupy.errors import ShapeError, StofWarning
+from stof_cupy.graph import cuda_recorder
 from stof_cupy.graph.recorder import Recordings
+from stof_cupy.ops._counters import Taken
 from tests.runtime.fake import FakeRecorder
 
 
@@ -100,6 +105,37 @@ def test_a_recording_goes_after_the_outputs_that_lie_in_its_memory() -> None:
     gone.clear()
     recordings.close()
     assert gone == ["output", "recording"]
+
+
+class Event:
+    """As CuPy's: one that was finalised, by whomever, is none."""
+
+    done = True
+
+    def __init__(self) -> None:
+        self.destroyed = False
+
+    def __del__(self) -> None:
+        self.destroyed = True
+
+
+def test_a_recording_in_a_cycle_gives_counters_back_with_an_event_that_is_there() -> None:
+    """Python finalises what is in a cycle in any order, before or after the recording itself."""
+    returned: list[tuple[int, int, Any]] = []
+    freed: list[Any] = []
+    taken = [Taken(SimpleNamespace(_returned=returned), 3, 8)]  # type: ignore[arg-type]
+    pool = SimpleNamespace(free_all_blocks=lambda: freed.append(held().graph))
+    kept = cuda_recorder._Held(Telling("graph", []), pool, None, taken)
+    held = weakref.ref(kept)
+    recording, kept.used = cuda_recorder._CudaRecording(kept), Event()
+    cycle: list[Any] = [recording, kept.used]
+    cycle.append(cycle)
+    del recording, kept, cycle
+    gc.collect()
+    ((first, size, event),) = returned
+    assert (first, size, event.destroyed) == (3, 8, False)
+    assert freed == [None]  # the graph goes before its memory
+    assert held() is None
 
 
 def test_recordings_are_bounded_in_bytes() -> None:
