@@ -138,6 +138,6 @@ SEARCH_HIDDEN = {"numpy": 256, "model": 768, "cuda": 768}
 
 RAGGED = {
     "numpy": (("minilm",), 2, 2),
-    "cuda": (("minilm", "bert-base"), 64, 4),
+    "cuda": (("minilm", "bert-base"), 64, 8),
 }
 """Models that run batches of sequences of many lengths, sequences of a batch, and batches."""
