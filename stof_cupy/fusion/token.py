@@ -31,6 +31,12 @@ Array: TypeAlias = Any
 Values: TypeAlias = "dict[Node | None, Array]"
 Calls: TypeAlias = "Mapping[Node, Callable[[Values], Array]]"
 
+_WHOLE = {
+    "rotary": ((), ("split_heads", "merge_heads"), ("split_heads", "columns", "merge_heads")),
+    "turned_gemm": (("split_heads", "columns"),),
+}
+"""The views, the last first, in which heads that an operator turns can stay what they are."""
+
 
 @dataclass(frozen=True)
 class _Rows:
@@ -52,7 +58,7 @@ class _Rows:
     def of(cls, node: Node) -> _Rows:
         """Look at what is below queries or keys."""
         views, turn = _views(node)
-        if turn.op not in ("rotary", "turned_gemm"):
+        if not _leave_heads(views, turn, node):
             return cls()
         norm = turn.inputs[0] if turn.op == "rotary" and not views else None
         return cls(turn, norm if norm is not None and norm.op == "rms_norm" else None, views)
@@ -65,6 +71,15 @@ def _views(node: Node) -> tuple[tuple[Node, ...], Node]:
         found.append(node)
         node = node.inputs[0]
     return tuple(found), node
+
+
+def _leave_heads(views: tuple[Node, ...], turn: Node, node: Node) -> bool:
+    """Whether `node`, these views of a turn, has heads as they were turned, and nothing else."""
+    if tuple(each.op for each in views) not in _WHOLE.get(turn.op, ()):
+        return False
+    size = turn.shape[3] if turn.op == "rotary" else dict(turn.attrs)["head_dim"]
+    starts = [dict(each.attrs)["start"] for each in views if each.op == "columns"]
+    return node.shape[3] == size and all(start % size == 0 for start in starts)
 
 
 def token_piece(
@@ -144,7 +159,8 @@ class _Piece:
         q, k = _Rows.of(plain.q), _Rows.of(plain.k)
         if q.turn is None or k.turn is None or q.turn.attrs != k.turn.attrs:
             return None
-        below, normed = [*q.views, *k.views, q.turn, k.turn], products.get(q.turn)
+        turns = [q.turn, k.turn]
+        below, normed = [*q.views, *k.views, *turns], products.get(q.turn)
         if q.turn.op == "turned_gemm":
             views, product = _views(plain.v)
             turned = dict(q.turn.attrs)["heads"] * dict(q.turn.attrs)["head_dim"]
@@ -153,13 +169,16 @@ class _Piece:
             if k.turn is not q.turn or product is not q.turn or not apart or q.turn.inputs[4]:
                 return None
             below += [*views, *(() if normed is None else normed.nodes)]
-        at = q.turn.inputs[2 if q.turn.op == "turned_gemm" else 1]
-        if at is not plain.positions or k.turn.op != q.turn.op:
+        port = 2 if q.turn.op == "turned_gemm" else 1
+        if any(each.inputs[port] is not plain.positions for each in turns):
             return None
         if q.norm is None or k.norm is None or q.norm.attrs != k.norm.attrs:
             q, k = _Rows(q.turn, None, q.views), _Rows(k.turn, None, k.views)
-        below += [each for each in (q.norm, k.norm) if each is not None]
-        return cls(node, cached, (q, k), tuple(below), normed)
+        norms = [each for each in (q.norm, k.norm) if each is not None]
+        done = {*turns, *norms}
+        if turns[0].op == "rotary" and not _apart(norms or turns, plain.v, done):
+            return None
+        return cls(node, cached, (q, k), (*below, *norms), normed)
 
     def alone(self, readers: Mapping[Node, int]) -> bool:
         """Whether nothing else reads what is between its operators."""
@@ -240,6 +259,12 @@ class _Piece:
 
 def _passed_on(node: Node, calls: Calls, values: Values) -> Array:
     return _value(node.inputs[0], values, calls)
+
+
+def _apart(firsts: list[Node], v: Node, done: set[Node]) -> bool:
+    """Whether values, and what the first operators read, are made without what the kernel does."""
+    reads = [each.inputs[0] for each in firsts]
+    return done.isdisjoint(topological((v, *(each for each in reads if each is not None))))
 
 
 def _columns(views: tuple[Node, ...]) -> tuple[int, int]:

@@ -222,6 +222,94 @@ def test_what_others_read_stays_outside(seen: list[Token]) -> None:
     assert not settled_of(g, seen) and seen[0].turn is None
 
 
+TURN: dict[str, Any] = {"frequency": np.array([1.0, 0.5, 0.25, 0.1]), "interleaved": True}
+
+
+def thirds(g: Graph, x: Any, heads: int) -> list[Any]:
+    return [g.split_heads(g.columns(x, start=i, stop=i + 16), heads=heads) for i in (0, 16, 32)]
+
+
+def projected(g: Graph, x: Any) -> Any:
+    return g.gemm(x, g.constant("w", rng(5).standard_normal((48, 24)).astype(np.float32)))
+
+
+def parts_of_heads(g: Graph, x: Any, at: Any) -> Any:
+    q, k, v = thirds(g, projected(g, x), 1)
+    q, k = (g.columns(g.rotary(each, at, **TURN), start=4, stop=12) for each in (q, k))
+    return q, k, g.columns(v, start=0, stop=8)
+
+
+def heads_that_are_merged(g: Graph, x: Any, at: Any) -> Any:
+    q, k, v = thirds(g, projected(g, x), 2)
+    q, k = (g.rotary(each, at, **TURN) for each in (q, k))
+    return [g.split_heads(g.merge_heads(each), heads=1) for each in (q, k, v)]
+
+
+def product_of_other_heads(g: Graph, x: Any, at: Any) -> Any:
+    w = projected(g, x).inputs[1]
+    return thirds(g, g.turned_gemm(x, w, at, heads=4, head_dim=8, **TURN), 1)
+
+
+def product_of_heads_apart(g: Graph, x: Any, at: Any) -> Any:
+    y = g.turned_gemm(x, projected(g, x).inputs[1], at, heads=4, head_dim=8, **TURN)
+    return [g.split_heads(g.columns(y, start=i, stop=i + 8), heads=1) for i in (4, 12, 32)]
+
+
+def values_that_are_keys(g: Graph, x: Any, at: Any) -> Any:
+    q, k, _ = thirds(g, projected(g, x), 2)
+    q, k = (g.rotary(each, at, **TURN) for each in (q, k))
+    return q, k, k
+
+
+def queries_turned_twice(g: Graph, x: Any, at: Any) -> Any:
+    _, k, v = thirds(g, projected(g, x), 2)
+    k = g.rotary(k, at, **TURN)
+    return g.rotary(k, at, **TURN), k, v
+
+
+def keys_turned_elsewhere(g: Graph, x: Any, at: Any) -> Any:
+    q, k, v = thirds(g, projected(g, x), 2)
+    ids = g.inputs["ids"]
+    return g.rotary(q, at, **TURN), g.rotary(k, ids, **TURN), v
+
+
+def as_the_kernel_does(g: Graph, x: Any, at: Any) -> Any:
+    q, k, v = thirds(g, projected(g, x), 2)
+    return g.rotary(q, at, **TURN), g.rotary(k, at, **TURN), v
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        *(parts_of_heads, heads_that_are_merged, product_of_other_heads, product_of_heads_apart),
+        *(values_that_are_keys, queries_turned_twice, keys_turned_elsewhere, as_the_kernel_does),
+    ],
+)
+def test_only_heads_as_they_were_turned_are_left_to_the_kernel(
+    build: Callable[[Graph, Any, Any], Any], seen: list[Token]
+) -> None:
+    g = half_a_layer(build)
+    g_ = rng(0)
+    given = {
+        "x": g_.standard_normal((2, 1, 24)).astype(np.float32),
+        "at": np.array([[3], [1]]),
+        "ids": np.array([[1], [2]]),
+        "lengths": np.array([4, 2]),
+    }
+    shapes = {n: (2, g.inputs[n].shape[1], 5, g.inputs[n].shape[3]) for n in "kv"}
+    found = []
+    for fused in ((), pieces_of(g)):
+        caches = {n: np.ones(shape, np.float32) for n, shape in shapes.items()}
+        inputs = {n: x for n, x in {**given, **caches}.items() if n in g.inputs}
+        found.append((Executor(g, backend="numpy", fused=fused).run(inputs)["y"], caches))
+    (one,) = seen
+    assert (one.turn is not None) is (build is as_the_kernel_does)
+    (want, kept), (got, after) = found
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    for name, cache in kept.items():
+        np.testing.assert_allclose(after[name], cache, atol=1e-6)
+
+
 @pytest.mark.parametrize("head_dim", [12, 264])
 def test_heads_that_the_kernel_does_not_take(head_dim: int) -> None:
     g = Graph("odd", ("batch", "seq", "keys"))
