@@ -120,8 +120,9 @@ struct Token {
     }
   }
 
+  // Not if the sequence's length leaves it out: then its value must not count, not even NaN.
   __device__ __forceinline__ bool has_new(int tile) const {
-    return static_cast<u32>(place.slot - tile * kTile) < kTile;
+    return place.slot < place.length && static_cast<u32>(place.slot - tile * kTile) < kTile;
   }
 
   // The new key and value, in the place of what the cache had there.

@@ -106,7 +106,8 @@ struct TokenRows {
   // of 4 pairs.
   struct Turns {
     Turn of[8];
-    int from;  // the lane that has the partners; or this lane, which has no pairs or whole ones
+    int from;   // the lane that has the partners; or this lane, which has no pairs or whole ones
+    int count;  // of those that are turned; others stay what they are, finite or not
     bool second;
 
     __device__ __forceinline__ Turns(const TokenParams<T>& p, int position) {
@@ -118,6 +119,7 @@ struct TokenRows {
         first = own < 2 * half ? 8 * (second ? own - half : own) : p.half;
         if (first < p.half) from = second ? lane - half : lane + half;
       }
+      count = p.half - first;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         of[i] = {0.f, 1.f};
@@ -129,14 +131,15 @@ struct TokenRows {
     __device__ __forceinline__ void turn(Vector8<T>& x, bool interleaved) const {
       if (interleaved) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) of[i].rotate(x.x[2 * i], x.x[2 * i + 1]);
+        for (int i = 0; i < 4; ++i)
+          if (i < count) of[i].rotate(x.x[2 * i], x.x[2 * i + 1]);
         return;
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float partner = __shfl_sync(0xffffffffu, x.x[i], from);
         if (second) partner = -partner;
-        x.x[i] = x.x[i] * of[i].cosine - partner * of[i].sine;
+        if (i < count) x.x[i] = x.x[i] * of[i].cosine - partner * of[i].sine;
       }
     }
   };

@@ -235,6 +235,32 @@ def test_what_is_not_finite_stays_with_its_head() -> None:
     assert np.isnan(out[0, 1]).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_token_that_its_own_length_leaves_out_does_not_count(dtype: str) -> None:
+    case = Case((50, 50), 3, 1, dtype=dtype, room=64)
+    t = case.token()
+    for cache in (t.key_cache, t.value_cache):
+        cache[...] = random_array(rng(1), cache.shape, dtype)
+    # In the tile that has the last keys that count.
+    t = replace(t, positions=np.array([[51], [58]], np.int32))
+    first, _ = run_on_host(case, t)
+    t.k[...], t.v[...] = np.nan, np.inf
+    again, _ = run_on_host(case, t)
+    assert np.isfinite(again.astype(np.float32)).all()
+    assert np.array_equal(first.view(np.uint16), again.view(np.uint16))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_what_is_not_turned_is_copied(interleaved: bool) -> None:
+    for half in (8, 13) if interleaved else (8, 16):
+        case = Case((20,), 2, 1, half=half, interleaved=interleaved)
+        t = case.token()
+        t.k[0, 0, 0, [2 * half, 2 * half + 3, 62]] = np.inf, -np.inf, np.nan
+        _, after = run_on_host(case, t)
+        kept, given = (x[..., 2 * half :] for x in (after.key_cache[0, 0, 19], t.k[0, 0, 0]))
+        np.testing.assert_array_equal(kept, given)
+
+
 def test_scores_far_from_zero() -> None:
     case = Case((200,), 2, 1, half=0, cut=(4, 32))
     t = replace(case.token(), scale=3e5)
