@@ -18,7 +18,7 @@ from stof_cupy.ops._arrays import Array, is_cupy, pointer
 from stof_cupy.ops.attention_args import Problem, Scores
 from stof_cupy.ops.relative_bias import RelativeBias
 
-__all__ = ["Args", "Launch", "common_fields", "kind_of", "without_repeats"]
+__all__ = ["Args", "Launch", "clipped", "common_fields", "kind_of", "without_repeats"]
 
 _LISTS = ("row_ptr", "cols", "bitmap_id", "bitmaps", "order", "overflow")
 _LOG2E = math.log2(math.e)
@@ -98,10 +98,7 @@ def common_fields(args: Args, lists: Any, used: list[Array]) -> dict[str, Any]:
     """
     problem, lengths, xp = args.problem, args.kv_lengths, args.xp
     if lengths is not None:
-        if lengths.dtype != np.int32:  # a value beyond int32 is to be clipped, not wrapped
-            lengths = lengths.astype(np.int64) if lengths.dtype.itemsize < 4 else lengths
-            lengths = xp.clip(lengths, 0, problem.seq_k)
-        lengths = xp.ascontiguousarray(lengths, np.int32)
+        lengths = clipped(lengths, problem.seq_k, xp)
         used.append(lengths)
     fields: dict[str, Any] = {
         "lse": pointer(args.lse),
@@ -120,6 +117,15 @@ def common_fields(args: Args, lists: Any, used: list[Array]) -> dict[str, Any]:
     _add_mask(fields, lists, problem)
     _add_scores(fields, args.scores, problem, used, xp)
     return fields
+
+
+def clipped(lengths: Array, keys: int, xp: Any) -> Array:
+    """Return lengths as kernels read them, contiguous int32: themselves, if they are that."""
+    if lengths.dtype == np.int32:
+        return lengths if lengths.flags.c_contiguous else xp.ascontiguousarray(lengths)
+    # A value beyond int32 is to be clipped, not wrapped.
+    lengths = lengths.astype(np.int64) if lengths.dtype.itemsize < 4 else lengths
+    return xp.ascontiguousarray(xp.clip(lengths, 0, keys), np.int32)
 
 
 def _add_tensor(fields: dict[str, Any], name: str, x: Array) -> None:

@@ -17,6 +17,7 @@ from stof_cupy.ops._arrays import Array, device_dtype, empty_in_order_of, pointe
 from stof_cupy.ops._counters import counters
 from stof_cupy.ops.attention import attention
 from stof_cupy.ops.attention_args import Scores
+from stof_cupy.ops.attention_fields import clipped
 from stof_cupy.ops.attention_token_args import HeadNorms, Token, Turn, check_token, unfit
 from stof_cupy.ops.kv_cache import write_caches
 from stof_cupy.ops.rms_norm import rms_norm
@@ -127,8 +128,8 @@ def _launch(t: Token, scores: Scores, out: Array | None) -> Array:
         places, lengths = t.positions, t.lengths
         if places.dtype != np.int32:
             places = places.astype(np.int32)
-        if lengths is not None and (lengths.dtype != np.int32 or not lengths.flags.c_contiguous):
-            lengths = cupy.ascontiguousarray(lengths.astype(np.int32))
+        if lengths is not None:
+            lengths = clipped(lengths, t.key_cache.shape[2], cupy)
         settled = t.settled and places is t.positions and lengths is t.lengths
         cut = splits_for(t.items, t.key_cache.shape[2], head_dim, facts(device).sm_count)
         partial, counted = None, 0

@@ -52,6 +52,7 @@ def launched(monkeypatch) -> list[str]:
         ndarray=(),  # nothing is an array of CuPy's, for those who ask
         empty=lambda shape, dtype: poison(tuple(shape), dtype).view(OnHost),
         ascontiguousarray=np.ascontiguousarray,
+        clip=np.clip,
     )
     monkeypatch.setitem(sys.modules, "cupy", stub)
     monkeypatch.setattr("stof_cupy.jit.launch.kernel", Kernel)

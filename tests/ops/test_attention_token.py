@@ -401,6 +401,20 @@ def test_how_it_is_launched(launched: list[str], monkeypatch: pytest.MonkeyPatch
     assert taken == [4] and not counts.any()
 
 
+def test_lengths_that_int32_does_not_hold_are_clipped(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = SimpleNamespace(sm_count=132)
+    monkeypatch.setattr("stof_cupy.jit.device.facts", lambda device: about)
+    case = Case((40, 40), 3, 1, room=40)
+    t = case.token()
+    want, _ = run_on_host(case, replace(t, lengths=np.array([40, 0], np.int32)))
+    lengths = np.array([2**32 + 3, -(2**32) + 3])
+    on = replace(t, lengths=lengths.view(OnHost), q=t.q.view(OnHost))
+    got = module._launch(on, Scores(scale=0.15), None)
+    assert np.array_equal(np.asarray(got).view(np.uint16), want.view(np.uint16))
+
+
 DECODED = (
     Case((1, 17, 128), 9, 3),
     Case((1000, 4000), 32, 8, told=False, room=4096),
