@@ -14,7 +14,7 @@ from stof_cupy.ops import (
     gemm_streamed,
     gemm_vendor,
 )
-from stof_cupy.ops._arrays import Array, aligned, unit_last
+from stof_cupy.ops._arrays import Array, aligned, pointer, unit_last
 from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem, as_rows, validate
 from stof_cupy.ops.gemm_choice import Choice
@@ -152,8 +152,10 @@ def _launch(
         if not out.size:
             return out
         c = out if epilogue.heads else as_rows(out)
-        in_place = c.data.ptr == out.data.ptr
+        in_place = pointer(c) == pointer(out)
         rows, weight, operands = as_rows(a), b.T, operands_of(epilogue)
+        # A copy of the bias is written by a kernel that may still run.
+        constant = constant and pointer(operands["bias"]) == pointer(epilogue.bias)
         for way in _ways(problem, rows, weight) if choice is None else (choice,):
             run = prepared(way, problem, rows, weight, c, operands, constant=constant)
             if run is not None:

@@ -13,11 +13,14 @@ from stof_cupy.errors import UnsupportedError
 from stof_cupy.jit import tensormap
 from stof_cupy.jit.epilogues import PLAIN, EpilogueKind
 from stof_cupy.jit.gemm_streamed import gemm_streamed
+from stof_cupy.ops import gemm
 from stof_cupy.ops import gemm_streamed as streamed
+from stof_cupy.ops.epilogue import Epilogue
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_streamed import Config, config_for
 from stof_cupy.testing import assert_close, poison
 from tests.ops import on_hopper
+from tests.ops.conftest import OnHost
 from tests.ops.test_gemm_few_rows import (
     EVERY,
     GATED,
@@ -125,6 +128,19 @@ def test_what_buffers_hold_is_not_read_again(monkeypatch: pytest.MonkeyPatch) ->
     b, bias = gone[0][1][:, :640], gone[1][1]
     exact = expected(problem, a, b, bias, residual)
     assert_close(out, exact, expected(problem, a, b, bias, residual, precision="float16"))
+
+
+def test_a_bias_that_is_copied_is_not_read_early(
+    launched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(gemm, "_ways", lambda *how: (Config(8, 8),))
+    monkeypatch.setattr(streamed, "launch", lambda *how, constant, **_: told.append(constant))
+    a, w, wide = (np.ones(x, np.float16).view(OnHost) for x in ((1, 64), (32, 64), (65,)))
+    for bias in (None, wide[:32], wide[:64:2], wide[1:33]):
+        problem = Problem("float16", 1, 32, 64, EpilogueKind(bias=bias is not None))
+        gemm._launch(problem, a, w.T, Epilogue(bias), None, constant=True)
+    assert told == [True, True, False, False]
 
 
 @pytest.mark.gpu
