@@ -25,6 +25,9 @@ __all__ = ["arguments", "blocks_of", "take_best"]
 _BLOCK = 8192
 """Logits of a block of 1,024 threads."""
 
+_MOST = 1024
+"""Sequences that have several blocks: of more there are enough, and each needs a counter."""
+
 
 def take_best(logits: Array, tokens: Array, positions: Array, lengths: Array) -> Array:
     """Write the token of the highest logit of each row, and count it; return the tokens.
@@ -89,7 +92,7 @@ def _launch(logits: Array, tokens: Array, positions: Array, lengths: Array) -> A
     with cupy.cuda.Device(device):
         run = kernel(spec_of(device_dtype("logits", logits)), device)
         if tokens.size:
-            given, each = unit_last(logits), blocks_of(logits.shape[1])
+            given, each = unit_last(logits), blocks_of(*logits.shape)
             partial, counted = None, 0
             if each > 1:
                 partial = cupy.empty((len(tokens), each), np.int64)
@@ -100,15 +103,15 @@ def _launch(logits: Array, tokens: Array, positions: Array, lengths: Array) -> A
     return tokens
 
 
-def blocks_of(vocabulary: int) -> int:
-    """Return how many blocks look at a sequence's logits, eight a thread.
+def blocks_of(sequences: int, vocabulary: int) -> int:
+    """Return how many blocks look at a sequence's logits, eight a thread if there are several.
 
     Examples
     --------
-    >>> blocks_of(49152)
-    6
+    >>> blocks_of(1, 49152), blocks_of(2000, 49152)
+    (6, 1)
     """
-    return -(-vocabulary // _BLOCK)
+    return -(-vocabulary // _BLOCK) if sequences <= _MOST else 1
 
 
 def arguments(

@@ -14,6 +14,7 @@ from stof_cupy.errors import ArgumentError, DTypeError, ShapeError
 from stof_cupy.jit import catalogue, decoder_kernels
 from stof_cupy.ops import greedy, kv_cache, norm_rows, rms_norm, rotary
 from stof_cupy.ops import reference_decoder as reference
+from stof_cupy.ops._counters import Counters
 from stof_cupy.ops.elementwise import ACTIVATIONS, gated, mul, relu, silu, softcap
 from stof_cupy.testing import assert_close, poison, random_array, rng, strided
 from tests.masks import on_host
@@ -308,7 +309,7 @@ def test_greedy_kernel(vocabulary, dtype, where):
         given = [each.get() for each in given]
     else:
         given[0] = on_host.fenced(given[0])
-        each = greedy.blocks_of(vocabulary)
+        each = greedy.blocks_of(len(logits), vocabulary)
         assert each == -(-vocabulary // 8192)
         partial, taken = np.full((6, each), -1), np.zeros(6, np.int32)  # greater than any key
         blocks, fields = greedy.arguments(*given, partial, taken.ctypes.data, each)
@@ -332,6 +333,13 @@ def test_greedy_kernel_of_blocks_at_once(blocks):
         on_host.launch(spec, (grid, 1), seed=blocks + turn, at_once=3, **fields)
         assert np.array_equal(tokens, logits.argmax(axis=1)) and not taken.any()
         assert all((each == turn + 1).all() for each in counts)
+
+
+@pytest.mark.parametrize(("sequences", "blocks"), [(1, 7), (1024, 7), (1025, 1), (2**21, 1)])
+def test_sequences_have_several_blocks_if_they_are_few(sequences, blocks):
+    """There are 2**18 counters for all launches: what took more would share those of others."""
+    assert greedy.blocks_of(sequences, 50000) == blocks
+    assert blocks == 1 or sequences <= Counters._TURNS // 256
 
 
 def layouts(x: np.ndarray) -> dict[str, np.ndarray]:
