@@ -40,7 +40,7 @@ struct TokenParams {
   int half;           // pairs that are turned
   int interleaved;    // pairs are neighbours
   int ring;           // positions go round
-  int early;          // no kernel that still runs writes the caches, positions or lengths
+  int early;          // no kernel that still runs writes caches, positions, lengths or frequencies
   float factor, cap;  // of scores, in base 2: cap * tanh(factor * s), or with a cap of 0 factor * s
   float magnitude, eps;
 };

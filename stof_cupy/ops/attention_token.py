@@ -51,9 +51,10 @@ def attend_token(token: Token, *, out: Array | None = None) -> Array:
         * lengths : ndarray of int (batch,), optional: keys at and beyond are masked.
         * scale, softcap : float, optional: as of `attention`.
         * ring : bool: as of `write_caches`.
-        * settled : bool: whether what has written caches, positions and lengths has ended when this
-          kernel is launched, while others before it still run (:mod:`stof_cupy.jit.dependent`).
-          They are read then at once. Two such calls in a row, on the same caches, are not it.
+        * settled : bool: whether what has written caches, positions, lengths and frequencies has
+          ended when this kernel is launched, while others before it still run
+          (:mod:`stof_cupy.jit.dependent`). They are read then at once. Two such calls in a row, on
+          the same caches, are not it.
     out : ndarray, optional
         Where to write the result: shape and dtype of q, contiguous last axis.
 
