@@ -31,7 +31,7 @@ DTYPES = {"numpy": "float32", "cuda": "bfloat16"}
 ERROR = {"numpy": 1e-4, "cuda": 2e-2}
 ROUNDS = {"ours packed": 40, "ours padded": 40, "ours one by one": 8}
 """Of calls that are timed, and the ways; on NumPy one of each batch."""
-WARM = 2  # runs of each batch after the one that is checked: whatever is to be recorded is
+WARM = 6  # runs of each batch after the one that is checked: whatever is to be recorded is
 SHAPES = {"minilm": (6, 384, 12, 1536), "bert-base": (12, 768, 12, 3072)}
 """Layers, width, heads, and width of the MLP."""
 CASES = [

@@ -8,8 +8,8 @@
 //
 // Sums are in fp32, in an order that depends on nothing but kSlices.
 //
-// The next kernel may come as soon as all CTAs of this one are there. If no kernel before this one
-// writes B, its first loads, which of a short K are all, begin before those have ended.
+// If no kernel before this one writes B, its first loads, which of a short K are all, begin before
+// those have ended, and the next kernel may come as soon as all CTAs of this one are there.
 #pragma once
 
 #include "epilogue/stages.cuh"
@@ -111,9 +111,9 @@ struct FewRows {
     Sums sums = {};
     const int whole = p.k / 8 * 8;
     const int first = (slice * 32 + lane) * 8;
-    ptx::let_next_kernel_come();
     Raw raw;
     if constexpr (kConstant) {
+      ptx::let_next_kernel_come();
       load(raw, columns, first, whole);
       if constexpr (kNear && kNormed) fetch(smem, p.m, p.norm, whole);
     }

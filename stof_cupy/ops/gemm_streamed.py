@@ -22,19 +22,15 @@ _WIDTH = 8
 
 @dataclass(frozen=True)
 class Config:
-    """How: the rows that the kernel is compiled for, and a CTA's columns of the output.
-
-    `alone`: an SM has no two CTAs.
-    """
+    """How: the rows that the kernel is compiled for, and a CTA's columns of the output."""
 
     rows: int
     columns: int
-    alone: bool = False
 
-    def spec(self, problem: Problem, *, bounded: bool = False) -> KernelSpec:
-        """Return the kernel for `problem`."""
+    def spec(self, problem: Problem, *, bounded: bool = False, alone: bool = False) -> KernelSpec:
+        """Return the kernel for `problem`, of which an SM has no two CTAs if they are `alone`."""
         how = problem.dtype, self.rows, self.columns, problem.epilogue
-        return gemm_streamed(*how, bounded=bounded, alone=self.alone)
+        return gemm_streamed(*how, bounded=bounded, alone=alone)
 
     def blocks(self, problem: Problem) -> int:
         """Return the number of CTAs."""
@@ -44,16 +40,15 @@ class Config:
 def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
     """Return how to compute a product of at most sixteen rows, of operands that lie along K.
 
-    Each SM has a CTA, if a CTA can have so many columns; and no second one, or launched beside the
-    end of another kernel two would share an SM while others have none. None if there are more rows,
-    no columns, stages that the kernel has not, or another GPU.
+    Each SM has a CTA, if a CTA can have so many columns. None if there are more rows, no columns,
+    stages that the kernel has not, or another GPU.
 
     Examples
     --------
     >>> h100 = DeviceFacts("NVIDIA H100 80GB HBM3", "90a", (9, 0), 132, 232448, 233472, 50 << 20,
     ...                    1980000, 80 << 30, 2048, 2619000, 5120)
     >>> config_for(Problem("float16", 5, 3072, 768), h100)
-    Config(rows=8, columns=24, alone=True)
+    Config(rows=8, columns=24)
     """
     p = problem
     some = 0 < p.m <= STREAMED_ROWS[-1] and p.n and p.k
@@ -61,8 +56,7 @@ def config_for(problem: Problem, facts: DeviceFacts) -> Config | None:
         return None
     rows = next(rows for rows in STREAMED_ROWS if p.m <= rows)
     each = -(-p.n // (_WIDTH * facts.sm_count)) * _WIDTH
-    columns = min(each, STREAMED_COLUMNS // p.epilogue.halves)
-    return Config(rows, columns, alone=columns == each)
+    return Config(rows, min(each, STREAMED_COLUMNS // p.epilogue.halves))
 
 
 def launch(
@@ -95,12 +89,15 @@ def launch(
     UnsupportedError
         If A or B does not lie along K in rows of 16-byte multiples.
     """
+    from stof_cupy.jit.device import facts
     from stof_cupy.jit.launch import kernel
 
     found = fields(config, problem, a, b, c, bias, residual, scale)
-    run = kernel(config.spec(problem, bounded=report is not None), c.device.id)
-    params = run.pack(**found, report=report or 0, constant=constant)
-    run((config.blocks(problem),), params)
+    blocks, device = config.blocks(problem), c.device.id
+    # Launched while another kernel ends, two would share an SM while others have none.
+    alone = constant and blocks <= facts(device).sm_count
+    run = kernel(config.spec(problem, bounded=report is not None, alone=alone), device)
+    run((blocks,), run.pack(**found, report=report or 0, constant=constant))
 
 
 def fields(

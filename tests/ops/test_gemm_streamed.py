@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,8 @@ def test_when_it_is_used() -> None:
     def config(m: int, n: int, k: int = 576, kind: EpilogueKind = PLAIN) -> Config | None:
         return config_for(Problem("float16", m, n, k, kind), H100)
 
-    assert config(1, 1024) == Config(8, 8, True) and config(9, 2048) == Config(16, 16, True)
-    assert config(16, 3072) == Config(16, 24, True) and config(16, 16384) == Config(16, 32)
+    assert config(1, 1024) == Config(8, 8) and config(9, 2048) == Config(16, 16)
+    assert config(16, 3072) == Config(16, 24) and config(16, 16384) == Config(16, 32)
     assert config(16, 16384, kind=GATED) == Config(16, 16)
     assert config(17, 576) is None and config(0, 576) is None and config(1, 0) is None
     assert config(1, 576, 0) is None
@@ -91,7 +90,8 @@ def compare(
     written = (a, residual) if constant else (a, b, bias, residual)
     earlier = [earlier_writes(x) for x in written if x is not None]
     blocks = config.blocks(problem)
-    on_hopper.launch(config.spec(problem), blocks, fields, seed=seed, earlier=earlier)
+    spec = config.spec(problem, alone=constant)
+    on_hopper.launch(spec, blocks, fields, seed=seed, earlier=earlier)
     low = expected(problem, a, b, bias, residual, precision=problem.dtype)
     assert_close(out, expected(problem, a, b, bias, residual), low)
     assert np.isnan(out.base[:, problem.n :].astype(np.float32)).all()
@@ -110,7 +110,7 @@ def test_the_code_when_weights_are_read_early(
         columns = (8, 16, 24, 32)[seed % (4 // kind.halves)]
         config = Config(8 if m <= 8 else 16, columns)
         late, early = (
-            compare(replace(config, alone=c), problem, seed, monkeypatch, c) for c in (False, True)
+            compare(config, problem, seed, monkeypatch, constant) for constant in (False, True)
         )
         assert np.array_equal(late.view(np.uint16), early.view(np.uint16))
 
@@ -157,7 +157,7 @@ def test_on_the_gpu(kind: EpilogueKind, dtype: str, hopper: Any) -> None:
         a, b, bias, residual = map(uploaded, host)
         for columns in (8, 16, 24, 32)[: 4 // kind.halves]:
             early = columns % 16 == 0
-            config = Config(8 if m <= 8 else 16, columns, alone=early)
+            config = Config(8 if m <= 8 else 16, columns)
             out = poison((m, n + 5), as_dtype(dtype), cupy)[:, :n]
             streamed.launch(
                 config, problem, a, b, out, bias=bias, residual=residual,
