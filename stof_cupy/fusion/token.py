@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from stof_cupy.graph import Graph, Node
 from stof_cupy.graph.calls import CALLS
@@ -142,8 +142,7 @@ class _Piece:
         below: tuple[Node, ...] = (),
         normed: Fused | None = None,
     ) -> None:
-        q, k, v = node.inputs[:3]
-        assert q is not None and k is not None and v is not None  # as `_fits` has seen
+        q, k, v = cast("tuple[Node, Node, Node]", node.inputs[:3])  # as `_fits` has seen
         self.node, self.cached, self.normed = node, cached, normed
         self.q, self.k, self.v, self.caches = q, k.inputs[0], v.inputs[0], (k, v)
         self.positions, self.lengths, self.mask = k.inputs[1], node.inputs[4], node.inputs[3]
@@ -240,14 +239,13 @@ class _Piece:
         calls: dict[Node, Callable[[Values], Array]] = {}
         for each in self.inside:
             if each is self.turn and each.op == "turned_gemm":
-                calls[each] = self._product
+                calls[each] = partial(self._product, each)
             elif each.op == "rotary" or each in self.norms:
                 calls[each] = partial(_passed_on, each, calls)
         return calls
 
-    def _product(self, values: Values) -> Array:
-        assert self.turn is not None
-        x, w, _, bias, _ = self.turn.inputs
+    def _product(self, node: Node, values: Values) -> Array:
+        x, w, _, bias, _ = node.inputs
         norm = None if self.normed is None else self.normed.nodes[0]
         how: dict[str, Any] = {"epilogue": Epilogue(_value(bias, values))}
         how["constant"] = constant_weights(w, bias, None if norm is None else norm.inputs[1])
@@ -277,8 +275,7 @@ def _columns(views: tuple[Node, ...]) -> tuple[int, int]:
 
 def _value(node: Node | None, values: Values, calls: Calls | None = None) -> Array:
     """Compute a value of those that are there; `calls` are for operators that are run otherwise."""
-    if node not in values:
-        assert node is not None
+    if node is not None and node not in values:  # None always is
         call = (calls or {}).get(node)
         if call is None:
             operands = [_value(each, values, calls) for each in node.inputs]
