@@ -107,7 +107,7 @@ def run_on_host(case: Case, t: Token) -> tuple[np.ndarray, Token]:
     t = replace(t, key_cache=on_host.fenced(t.key_cache), value_cache=on_host.fenced(t.value_cache))
     head_dim = next(dim for dim in TOKEN_HEAD_DIMS if dim >= case.head_dim)
     out = poison((*t.q.shape[:2], case.head_dim + 8), t.q.dtype)[:, :, None, : case.head_dim]
-    partial = poison((t.items, case.cut[0], token_floats(head_dim)), np.float32)
+    partial = on_host.fenced(poison((t.items, case.cut[0], token_floats(head_dim)), np.float32))
     counts = np.zeros(t.items, np.int32)
     scores = Scores(scale=t.scale, softcap=t.softcap)
     given = (t.positions, t.lengths, out, case.cut, partial, counts.ctypes.data)
