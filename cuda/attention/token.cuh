@@ -11,8 +11,8 @@
 //
 // If nothing that still runs writes the caches (`early`), keys and values are on their way before
 // the kernels before this one have ended, and so may be what the next one reads early: its weights.
-// The new ones come from shared memory, which every CTA
-// makes for itself, and the cache is written by one of them.
+// The new ones come from shared memory, which every CTA makes for itself, and the cache is written
+// by one of them.
 //
 // Splits are added up by the CTA that arrives last, in the order of the splits. How many there are
 // depends on the sequence's length, which is on the device: a short one in a large cache is one

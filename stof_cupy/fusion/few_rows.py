@@ -32,9 +32,9 @@ Array: TypeAlias = Any
 def few_row_pieces(graph: Graph, beside: Iterable[Fused] = ()) -> tuple[Fused, ...]:
     """Return each RMSNorm with the product that alone reads it, and each attention with its caches.
 
-    And every other product of constant weights.
-
-    They are right for any number of rows.
+    Attention has what turns and normalises its queries and keys too, where one kernel does all of
+    it for a token; and every other product of constant weights is a piece that says so. They are
+    right for any number of rows.
 
     Parameters
     ----------

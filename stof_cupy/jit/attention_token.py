@@ -52,5 +52,4 @@ def attention_token(dtype: str, head_dim: int) -> KernelSpec:
         threads=_WARPS * 32,
         smem_bytes=rows + sums,
         waits=True,
-        carveout=True,
     )

@@ -218,8 +218,6 @@ def _load(spec: KernelSpec, device_id: int) -> Kernel:
         raw = cupy.RawModule(path=str(entry.path)).get_function(spec.symbol)
         if spec.smem_bytes > _DEFAULT_SMEM_LIMIT:
             raw.max_dynamic_shared_size_bytes = spec.smem_bytes
-        if spec.carveout:
-            raw.preferred_shared_memory_carveout = 100  # percent
         # RawKernel looks its function up by current device at every launch and would load a second
         # one, without the limit above, on another device; the function itself refuses that.
         overlaps = int(facts.arch.rstrip("af")) >= _OVERLAPS_FROM and env.OVERLAP.get() != "0"

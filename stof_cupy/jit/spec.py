@@ -60,9 +60,6 @@ class KernelSpec:
     waits : bool
         Whether the kernel itself waits for the kernels before it (``cuda/ptx/grid.cuh``), because
         there is something that it may do earlier; else it begins with that.
-    carveout : bool
-        Whether its SMs are to have as much shared memory as they can, though it needs less: a CTA
-        of the next kernel that needs more then finds room beside it, and need not wait for its end.
 
     Raises
     ------
@@ -88,7 +85,6 @@ class KernelSpec:
     nvrtc: tuple[int, int] = (0, 0)
     cluster: int = 1
     waits: bool = False
-    carveout: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

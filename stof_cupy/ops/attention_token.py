@@ -26,8 +26,8 @@ from stof_cupy.ops.rotary import rotary
 __all__ = ["HeadNorms", "Token", "Turn", "arguments", "attend_token", "splits_for", "unfit"]
 
 _LEAST = 128
-"""Keys of a split, of several: 16 for each warp. On an H200 256 keys of any head dim take a CTA up
-to 1.3 us less than two, and 512 take it up to 3 us more than four (notes/decoding.md)."""
+"""Keys of a split, of several: 16 for each warp. Twice as many are one CTA's: on an H200 256 keys
+take two of them about 1 us more, and 512 take one up to 4 us more than four (notes/decoding.md)."""
 
 _LOG2E = math.log2(math.e)
 
@@ -105,10 +105,12 @@ def splits_for(items: int, keys: int, head_dim: int, sm_count: int) -> tuple[int
     --------
     >>> splits_for(3, 128, 64, 132), splits_for(3, 8192, 64, 132), splits_for(8, 32768, 128, 132)
     ((1, 128), (64, 128), (16, 128))
+    >>> splits_for(3, 256, 64, 132), splits_for(3, 257, 64, 132)
+    ((1, 128), (3, 128))
     """
     at_once = sm_count * (2 if head_dim <= TOKEN_HEAD_DIMS[0] else 1)
     splits = min(-(-keys // _LEAST), at_once // max(items, 1), TOKEN_SPLITS)
-    return max(splits, 1), _LEAST
+    return (1 if keys <= 2 * _LEAST else max(splits, 1)), _LEAST
 
 
 def _launch(t: Token, scores: Scores, out: Array | None) -> Array:

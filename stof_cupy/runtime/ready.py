@@ -171,11 +171,10 @@ class Ready:
 
     def for_few_rows(self, *, arena: bool) -> Executor:
         """Return an executor for runs of few rows, in an arena or not."""
-        tuned = self.tuned
-        # What was tuned has its own pieces, of which these might be parts.
-        fused = tuned.lowered.fused
-        fused = (*fused, *few_row_pieces(tuned.lowered.graph, fused))
-        return _executor(tuned, self.site, fused, arena)
+        lowered = self.tuned.lowered
+        # What was tuned has its own pieces, which stay as they are.
+        fused = (*lowered.fused, *few_row_pieces(lowered.graph, lowered.fused))
+        return _executor(self.tuned, self.site, fused, arena)
 
 
 _known: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()

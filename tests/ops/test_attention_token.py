@@ -383,7 +383,7 @@ def test_how_it_is_launched(launched: list[str], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(on_host, "launch", listened)
     about = SimpleNamespace(sm_count=132)
     monkeypatch.setattr("stof_cupy.jit.device.facts", lambda device: about)
-    for number, room in enumerate((600, 120)):
+    for number, room in enumerate((600, 250)):
         case = Case((room - 10, 60), 6, 2, room=room)
         t = case.token()
         exact, low = (expected(case, t, each)[0] for each in (None, case.dtype))
