@@ -127,6 +127,7 @@ class TransformerEngine(TextTasks, Inspection):
         wanted = None if target.device is None else as_dtype(target.dtype)
         with bar(len(tensors), progress, unit="weight", title="reading") as shown:
             self._model = models.build(checked, tensors, dtype=wanted, taken=shown.update)
+        self._packs = can_be_packed(self._model)
         self.config = dict(checked)
         self._text = None
         self._others: dict[str, Program] = {}
@@ -230,7 +231,7 @@ class TransformerEngine(TextTasks, Inspection):
             for name, value in {**given, "global_tokens": global_tokens, "output": pooled}.items():
                 if value is not None:
                     raise ArgumentError(mismatch(name, "a value", "None with a list of sequences"))
-            program = self._program.packed() if can_be_packed(self._model) else None
+            program = self._program.packed() if self._packs else None
             return run_list(self, program, x, mask, token_types, output)
         ids, origin = import_array(x, "x")
         with self._target.active():

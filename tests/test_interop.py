@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,14 @@ import pytest
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import DTypeError, MissingDependencyError
-from stof_cupy.interop import Origin, _Bits, export_array, import_array, to_device
+from stof_cupy.interop import (
+    Origin,
+    _Bits,
+    cupy_origins,
+    export_array,
+    import_array,
+    to_device,
+)
 
 DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 
@@ -504,3 +512,23 @@ class TestJaxCuda:
             back = export_array(array.copy(), origin)
             assert back.dtype == x.dtype
             np.testing.assert_array_equal(np.asarray(back), np.asarray(x))
+
+
+def test_arrays_of_cupy_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As each alone: where there are others among them, or what is refused, they are not."""
+
+    class Array:
+        def __init__(self, dtype: str, device: int = 0) -> None:
+            self.dtype, self.device = np.dtype(dtype), SimpleNamespace(id=device)
+
+    class Other(Array):
+        pass
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(ndarray=Array))
+    arrays = [Array("int32"), Array("int64", 1), Array("float16"), Array("bool")]
+    assert cupy_origins(arrays) == [import_array(each)[1] for each in arrays]
+    for other in (Other("int32"), Array(">i4"), Array("complex64"), np.zeros(2), [1]):
+        assert cupy_origins([*arrays, other]) is None
+    assert cupy_origins([]) is None
+    monkeypatch.delitem(sys.modules, "cupy")
+    assert cupy_origins(arrays) is None

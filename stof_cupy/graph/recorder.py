@@ -17,10 +17,11 @@ from typing import Any, Protocol, TypeAlias
 
 from stof_cupy.errors import StofWarning
 
-__all__ = ["Recorder", "Recording", "Recordings"]
+__all__ = ["Recorder", "Recording", "Recordings", "Write"]
 
 Array: TypeAlias = Any
 Arrays: TypeAlias = "Mapping[str, Any]"
+Write: TypeAlias = "Callable[[Arrays], None]"
 
 _SEEN = 1024
 """Keys whose runs are counted before they are recorded."""
@@ -120,6 +121,7 @@ class Recordings:
         inputs: Arrays,
         call: Callable[[Arrays], dict[str, Array]],
         kept: Sequence[Any] = (),
+        write: Write | None = None,
     ) -> dict[str, Array]:
         """Return ``call(inputs)``, by replaying a recording of it where there is one.
 
@@ -131,6 +133,9 @@ class Recordings:
         call : callable
         kept : sequence of object
             What the run reads beside its inputs, masks say; another object is another run.
+        write : callable, optional
+            Is given arrays like `inputs` and writes to them what the run is to read. Then `inputs`
+            need not hold it: a recording's own are written to, and nothing is copied.
 
         Returns
         -------
@@ -140,14 +145,19 @@ class Recordings:
         key = (key, tuple(map(id, kept)))
         entry = self._find(key)
         if entry is None and self._is_worth_it(key, kept):
-            entry = self._record(key, inputs, call, kept)
+            entry = self._record(key, inputs, call, kept, write)
         if entry is None:
+            if write is not None:
+                write(inputs)
             result = call(inputs)
             self._note(key, kept)  # now that it has run
             return result
         with entry.lock, entry.recording.turn():
-            for name, array in entry.inputs.items():
-                array[...] = inputs[name]
+            if write is not None:
+                write(entry.inputs)
+            else:
+                for name, array in entry.inputs.items():
+                    array[...] = inputs[name]
             entry.recording.replay()
             self.replayed += 1
             return {name: array.copy() for name, array in entry.outputs.items()}
@@ -202,12 +212,15 @@ class Recordings:
         inputs: Arrays,
         call: Callable[[Arrays], dict[str, Array]],
         kept: Sequence[Any],
+        write: Write | None,
     ) -> _Entry | None:
         with self._recording:  # one at a time: it needs memory for the run, and then once more
             entry = self._find(key)
             if entry is not None:
                 return entry
             own = {name: array.copy() for name, array in inputs.items()}
+            if write is not None:
+                write(own)
             try:
                 recording, outputs = self._recorder.record(lambda: call(own))
             # Of CUDA, CuPy or an operator that cannot be captured. If it is the caller's mistake,

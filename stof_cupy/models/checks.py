@@ -8,7 +8,7 @@ caller captures a CUDA graph there is no looking: what the graph will read has n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,8 +40,9 @@ def checked() -> Iterator[Checks]:
     try:
         yield later
     finally:
-        for check in later:
-            check()
+        with ExitStack() as waited:  # each, and what the first one raises is what is raised
+            for check in later:
+                waited.callback(check)
 
 
 def integers(

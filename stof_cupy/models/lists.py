@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, StofError, mismatch
-from stof_cupy.interop import Origin, export_array, import_array
+from stof_cupy.interop import Origin, cupy_origins, export_array, import_array
 from stof_cupy.models import LayerMask, Model
 from stof_cupy.models.checks import Checks, checked, integers
 from stof_cupy.models.target import Target
 from stof_cupy.runtime.documents import PackedProgram
-from stof_cupy.runtime.packing import DOCUMENTS, Sequences, packed_mask
+from stof_cupy.runtime.packing import DOCUMENTS, Packed, Sequences
 
 __all__ = ["can_be_packed", "is_list", "run_list"]
 
-_Row: TypeAlias = "tuple[Any, Origin] | None"
+
+class _Given(NamedTuple):
+    """Sequences as arrays, None for those of no tokens; how long they are, what they came as."""
+
+    rows: Sequence[Any]
+    lengths: list[int]
+    origins: Sequence[Origin]
 
 
 def is_list(x: Any) -> bool:
@@ -46,12 +52,13 @@ def is_list(x: Any) -> bool:
         return False
     if not x:
         raise ShapeError(mismatch("x", "no sequence", "at least one"))
-    lists = [isinstance(each, (list, tuple)) for each in x]
-    if all(lists):
+    kinds = {*map(type, x)}  # one as a rule, of many
+    lists = {kind for kind in kinds if issubclass(kind, (list, tuple))}
+    if lists == kinds:
         return len({len(each) for each in x}) > 1
-    return all(
-        inner or len(getattr(each, "shape", ())) == 1 for inner, each in zip(lists, x, strict=True)
-    )
+    if not lists and {getattr(each, "ndim", 0) for each in x} == {1}:
+        return True
+    return all(type(each) in lists or len(getattr(each, "shape", ())) == 1 for each in x)
 
 
 def can_be_packed(model: Model) -> bool:
@@ -85,14 +92,13 @@ def run_list(
         raise ArgumentError(mismatch("mask", type(mask).__name__, expected))
     with target.active():
         given = _imported(x, "x")
-        known = next((origin for _, origin in filter(None, given)), Origin("numpy"))
-        origins = [known if each is None else each[1] for each in given]
+        origins = given.origins
         if program is None or output not in program.graph.outputs:
             # Each is checked once more by its run: on the host, if that is where all are.
             there = any(origin.on_cuda for origin in origins)
             first = target if there else Target("numpy", target.dtype)
-            ids, lengths = _tokens(given, "x", model.vocab_size - 1, first)
-            ids = _whole(ids, first)
+            lengths = given.lengths
+            ids = _whole(_tokens(given, "x", model.vocab_size - 1, first), first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
             kinds: list[Any] = [None] * len(spans)
             if token_types is not None:
@@ -111,14 +117,13 @@ def run_list(
                 return [export_array(*each) for each in zip(parts, origins, strict=True)]
         else:
             with checked() as later:
-                inputs, counted = _packed_inputs(
-                    model, program, target, given, mask, token_types, later
-                )
-                lengths = list(counted)
+                inputs = _packed_inputs(model, program, target, given, mask, token_types, later)
+                lengths = given.lengths
                 if sum(lengths):
                     hidden = program.run(inputs, lengths=lengths)[output][0]
                 else:
                     hidden = _nothing(model, target)
+                return _exported(hidden, lengths, origins)
         return _exported(hidden, lengths, origins)
 
 
@@ -127,9 +132,20 @@ def _nothing(model: Model, target: Target) -> Any:
     return target.put(np.zeros((0, model.hidden_size), as_dtype(target.dtype)))
 
 
-def _imported(x: Sequence[Any], name: str) -> list[_Row]:
-    """Return each sequence as an array, with what it came as; None for those of no tokens."""
-    return [import_array(each, f"{name}[{i}]") if len(each) else None for i, each in enumerate(x)]
+def _imported(x: Iterable[Any], name: str) -> _Given:
+    given = list(x)
+    origins: Sequence[Origin] | None = cupy_origins(given)
+    if origins is not None:
+        lengths = [*map(len, given)]
+        rows = given if all(lengths) else [row if len(row) else None for row in given]
+        return _Given(rows, lengths, origins)
+    taken = [
+        import_array(each, f"{name}[{i}]") if len(each) else None for i, each in enumerate(given)
+    ]
+    known = next((origin for _, origin in filter(None, taken)), Origin("numpy"))
+    origins = [known if each is None else each[1] for each in taken]
+    rows = [None if each is None else each[0] for each in taken]
+    return _Given(rows, [0 if row is None else len(row) for row in rows], origins)
 
 
 def _exported(hidden: Any, lengths: Sequence[int], origins: Sequence[Origin]) -> list[Any]:
@@ -162,8 +178,9 @@ def _types(
     """Return the token types of all sequences as `_tokens` does; default 0."""
     if token_types is None:
         return np.ndarray((1, sum(lengths)), np.int32, np.zeros(1, np.int32), strides=(0, 0))
-    rows = _imported(token_types, "token_types")
-    types, given = _tokens(rows, "token_types", model.token_types - 1, target, later)
+    imported = _imported(token_types, "token_types")
+    given = imported.lengths
+    types = _tokens(imported, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):
         got = f"{len(given)} sequences"
         raise ShapeError(mismatch("token_types", got, f"{len(lengths)} as x"))
@@ -174,17 +191,21 @@ def _types(
     return types
 
 
-def _near(row: Any, origin: Origin, target: Target) -> Any:
-    """Return an array on the target's device, or where it is on the host."""
-    if origin.device[1] == target.device and origin.kind == "cupy":
-        return row  # as a rule, and there are many
-    return row if isinstance(row, np.ndarray) else target.put(row)
+def _near(given: _Given, target: Target) -> Sequence[Any]:
+    """Return the arrays on the target's device, or where they are on the host."""
+    first = next(iter(given.origins), Origin("numpy"))
+    there = first.kind == "cupy" and first.device[1] == target.device
+    if there and all(origin is first for origin in given.origins):
+        return given.rows  # as a rule, and there are many
+    return [
+        row if row is None or isinstance(row, np.ndarray) else target.put(row) for row in given.rows
+    ]
 
 
 def _tokens(
-    given: Sequence[_Row], name: str, most: int, target: Target, later: Checks | None = None
-) -> tuple[Any, list[int]]:
-    """Return all sequences one after another, and their lengths.
+    given: _Given, name: str, most: int, target: Target, later: Checks | None = None
+) -> Any:
+    """Return all sequences one after another.
 
     Those of the host are int32 ``(1, tokens)`` there, and checked; those on the GPU, `Sequences`
     that are checked once they are one array. See `integers` for when, and for `later`.
@@ -194,11 +215,10 @@ def _tokens(
     DTypeError, ShapeError, ArgumentError
         If one is not an array of integers from 0 to `most`.
     """
-    rows = [None if each is None else _near(*each, target) for each in given]
-    lengths = [0 if row is None else len(row) for row in rows]
+    rows = _near(given, target)
     filled = [row for row in rows if row is not None]
     if not filled:
-        return np.zeros((1, 0), np.int32), lengths
+        return np.zeros((1, 0), np.int32)
 
     def each_alone() -> None:
         for number, row in enumerate(rows):
@@ -221,36 +241,39 @@ def _tokens(
             later.extend(partial(named, check) for check in checks or ())
         return made
 
-    if any(row.ndim != 1 or row.dtype.kind not in "iu" for row in filled):
+    dtypes = {row.dtype for row in filled}
+    if any(dtype.kind not in "iu" for dtype in dtypes) or any(row.ndim != 1 for row in filled):
         each_alone()
     sequences = Sequences(rows, look)
     here = all(isinstance(row, np.ndarray) for row in filled)
-    return sequences.together(None) if here else sequences, lengths
+    return sequences.together(None) if here else sequences
 
 
 def _packed_inputs(
     model: Model,
     program: PackedProgram,
     target: Target,
-    given: Sequence[_Row],
+    given: _Given,
     mask: Any,
     token_types: Any,
     later: Checks,
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return the inputs of a packed program for sequences of token ids, and their lengths."""
-    ids, counted = _tokens(given, "x", model.vocab_size - 1, target, later)
-    lengths = tuple(counted)
+) -> dict[str, Any]:
+    """Return the inputs of a packed program for sequences of token ids."""
+    ids = _tokens(given, "x", model.vocab_size - 1, target, later)
+    lengths = tuple(given.lengths)
     if max(lengths) > model.max_positions:
         raise ShapeError(
             mismatch("x", f"sequences of {max(lengths)} tokens", f"at most {model.max_positions}")
         )
+    some = sum(lengths) > 0
+    alone = Packed(lengths) if some else None
     everything = {
         "ids": ids,
         "token_types": _types(token_types, lengths, model, target, later),
-        DOCUMENTS: packed_mask(None, lengths) if sum(lengths) else None,
+        DOCUMENTS: alone,
     }
     declared = program.graph.inputs
     masks = [name for name, node in declared.items() if node.dtype == "mask"]
-    of_layers = packed_mask(mask, lengths) if sum(lengths) else None
+    of_layers = alone if mask is None or not some else Packed.of(mask, lengths)
     everything = dict.fromkeys(masks, of_layers) | everything
-    return {name: each for name, each in everything.items() if name in declared}, lengths
+    return {name: each for name, each in everything.items() if name in declared}

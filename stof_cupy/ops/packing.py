@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -33,14 +34,17 @@ class Column(NamedTuple):
     out : cupy.ndarray
         ``(1, size, ...)``, contiguous; zeros follow the tokens. One of int32 takes integers of 64
         bits too, and those below 0 or above 2**31 - 1 become -1.
+    again : cupy.ndarray, optional
+        Takes the same, and is as `out` is.
     """
 
     rows: Array | Sequence[Array | None]
     out: Array
+    again: Array | None = None
 
 
 def pack(
-    lengths: NDArray[np.int64],
+    lengths: Sequence[int],
     columns: Sequence[Column],
     *,
     positions: Array | None = None,
@@ -50,7 +54,7 @@ def pack(
 
     Parameters
     ----------
-    lengths : int64 array (sequences,)
+    lengths : sequence of int
     columns : sequence of Column
     positions : cupy.ndarray of int32, optional
         Takes where each token stands in its sequence.
@@ -66,7 +70,8 @@ def pack(
 
     from stof_cupy.jit.launch import kernel
 
-    table = Table(lengths, len(columns) + len(numbers) + (positions is not None))
+    count = len(columns) + sum(column.again is not None for column in columns)
+    table = Table(lengths, count + len(numbers) + (positions is not None))
     for column in columns:
         table.add(column)
     for out in numbers:
@@ -84,16 +89,15 @@ class Table:
 
     Parameters
     ----------
-    lengths : int64 array (sequences,)
+    lengths : sequence of int
     columns : int
         How many are going to be added.
     """
 
-    def __init__(self, lengths: NDArray[np.int64], columns: int) -> None:
-        self._lengths = lengths.tolist()
-        self._tokens = sum(self._lengths)
-        stops = lengths.cumsum()
-        self._starts = stops - lengths
+    def __init__(self, lengths: Sequence[int], columns: int) -> None:
+        self._lengths = [*lengths]
+        stops = [*accumulate(lengths)]
+        self._tokens = stops[-1] if stops else 0
         self._column = _HEADER + 2 * len(lengths)
         words = len(lengths) + columns * self._column
         self._words = np.zeros(words + words % 2, np.int64)
@@ -119,7 +123,7 @@ class Table:
         ShapeError, DTypeError
             As `pack`.
         """
-        rows, out = column
+        rows, out, again = column
         together = hasattr(rows, "dtype")
         every: Any = [rows] if together else rows
         dtypes = {row.dtype for row in every if row is not None}
@@ -132,12 +136,17 @@ class Table:
         place = self._words[self._at + _HEADER : self._at + self._column].reshape(2, -1)
         put = self._place_together if together else self._place_each
         put(rows, tuple(out.shape[2:]), place)
-        if narrowed:
-            return self._add(out, NARROWED, 1)
-        nbytes = prod(out.shape[2:]) * out.itemsize
-        bits = int(np.bitwise_or.reduce(place, axis=None)) | out.data.ptr | nbytes | _ALIGNED
-        piece = bits & -bits  # by which all of them can be divided
-        return self._add(out, COPIES[piece], nbytes // piece)
+        kind, pieces = NARROWED, 1
+        if not narrowed:
+            nbytes = prod(out.shape[2:]) * out.itemsize
+            bits = int(np.bitwise_or.reduce(place, axis=None)) | out.data.ptr | nbytes | _ALIGNED
+            bits |= 0 if again is None else again.data.ptr
+            piece = bits & -bits  # by which all of them can be divided
+            kind, pieces = COPIES[piece], nbytes // piece
+        self._add(out, kind, pieces)
+        if again is not None:
+            self._words[self._at + _HEADER : self._at + self._column].reshape(2, -1)[:] = place
+            self._add(again, kind, pieces)
 
     def numbers(self) -> NDArray[Any]:
         """Return what goes up, once all columns are there; to an address divisible by 16."""
@@ -170,6 +179,9 @@ class Table:
         self._pieces = max(self._pieces, pieces)
         self._sizes.add(out.shape[1] if out.ndim > 1 else len(out))
 
+    def _starts(self) -> NDArray[np.int64]:
+        return self._words[: len(self._lengths)] - np.asarray(self._lengths, np.int64)
+
     def _place_together(self, rows: Array, rest: tuple[int, ...], place: NDArray[Any]) -> None:
         """Write where each sequence is of an array of all."""
         if rows.shape != (self._tokens, *rest):
@@ -177,14 +189,15 @@ class Table:
         if not isinstance(rows, np.ndarray):
             rows = self._with_whole_rows(rows)
             step = rows.strides[0]
-            place[0] = rows.data.ptr + self._starts * step
-        elif rows.strides[0] == 0 < self._tokens:  # one row for all goes up once
+            place[0] = rows.data.ptr + self._starts() * step
+        elif rows.strides[0] == 0 < self._tokens:  # one row for all goes up once, zeros never
             step = 0
-            place[0] = -self._carry(np.ascontiguousarray(rows[:1]))
+            one = np.ascontiguousarray(rows[:1])
+            place[0] = -self._carry(one) if any(one.tobytes()) else 0
         else:
             rows = np.ascontiguousarray(rows)
             step = rows.strides[0]
-            place[0] = -(self._carry(rows) + self._starts * step)
+            place[0] = -(self._carry(rows) + self._starts() * step)
         place[1] = step
 
     def _place_each(
@@ -194,6 +207,8 @@ class Table:
         if len(rows) != len(self._lengths):
             expected = f"{len(self._lengths)}, as there are lengths"
             raise ShapeError(mismatch("rows", f"{len(rows)} sequences", expected))
+        if not rest and self._place_arrays(rows, place):
+            return
         first, step = [], []
         ndim = 1 + len(rest)
         for row, length in zip(rows, self._lengths, strict=True):
@@ -213,6 +228,16 @@ class Table:
                 first.append(row.data.ptr)
             step.append(row.strides[0])
         place[0], place[1] = first, step
+
+    def _place_arrays(self, rows: Sequence[Any], place: NDArray[Any]) -> bool:
+        """Do the same for 1-D arrays on the GPU, if all are: as a rule, and there are many."""
+        if any(issubclass(kind, (np.ndarray, type(None))) for kind in {*map(type, rows)}):
+            return False
+        if {row.ndim for row in rows} != {1} or [len(row) for row in rows] != self._lengths:
+            return False
+        place[0] = [row.data.ptr for row in rows]
+        place[1] = [row.strides[0] for row in rows]
+        return True
 
     def _carry(self, array: NDArray[Any]) -> int:
         """Take an array of the host along; return its distance from the first number."""

@@ -11,11 +11,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stof_cupy.dtypes import is_cupy
 from stof_cupy.interop import to_device
@@ -26,8 +25,8 @@ from stof_cupy.jit.packing_kernel import packing
 from stof_cupy.masks import document_ids
 from stof_cupy.masks.bitmap import TILE
 from stof_cupy.masks.segments import Segments
-from stof_cupy.ops.packing import Column, pack
-from stof_cupy.runtime.packing import POSITIONS, Sequences, positions
+from stof_cupy.runtime.packed_arrays import PackedArrays
+from stof_cupy.runtime.packing import POSITIONS, Packed, Sequences, positions
 from stof_cupy.runtime.program import Array, Finish, Program
 from stof_cupy.runtime.ready import is_capturing, on_device
 
@@ -49,6 +48,7 @@ class PackedProgram(Program):
         self._masks: OrderedDict[tuple[int, int, bool], Documents] = OrderedDict()
         self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # masks that runs build
         self._mask_lock = threading.Lock()
+        self._beside = threading.local()
 
     def run(
         self,
@@ -59,8 +59,8 @@ class PackedProgram(Program):
     ) -> dict[str, Array]:
         """Compute the outputs, see `Program.run`; those of the tokens that there are.
 
-        Arrays may be NumPy's as well, and what is not yet one array may be `Sequences`: where runs
-        are recorded, all of them are put together by one launch.
+        Arrays may be NumPy's as well, what is not yet one array may be `Sequences`, and a mask of
+        documents `Packed`: where runs are recorded, all of them are put together by one launch.
 
         Parameters
         ----------
@@ -77,19 +77,22 @@ class PackedProgram(Program):
                 whole = {POSITIONS: self._whole(POSITIONS, positions(lengths)), **whole}
             return super().run(whole, finish=finish)
         counts, causal = known
-        tokens = int(counts.sum())
+        tokens = sum(counts)
         size = padded_tokens(tokens)
-        longest = max(1 << (int(counts.max()) - 1).bit_length(), 256)  # few masks for many runs
+        longest = max(1 << (max(counts) - 1).bit_length(), 256)  # few masks for many runs
         arrays = {n: x for n, x in inputs.items() if n not in causal and x is not None}
         with on_device(device), ExitStack() as stack:
             masks = {
                 each: stack.enter_context(self._mask(size, longest, each).alone())
                 for each in {*causal.values()}
             }
-            ids = [each.ids for each in masks.values()]
-            given = self._packed_arrays(arrays, counts, size, device, ids)
-            given |= {name: masks[each].mask for name, each in causal.items()}
-            made = super().run(given, finish=finish)
+            given = {name: masks[each].mask for name, each in causal.items()}
+            packed = PackedArrays(
+                arrays, counts, size, device, [each.ids for each in masks.values()],
+                positions=POSITIONS in self.graph.inputs and POSITIONS not in arrays,
+            )  # fmt: skip
+            made = super()._run({**given, **packed.room}, finish, packed.write)
+            packed.look(self._beside)
         return {name: array[:, :tokens] for name, array in made.items()}
 
     def _begin(self, inputs: Mapping[str, Any]) -> None:
@@ -99,49 +102,18 @@ class PackedProgram(Program):
                 mask.rebuild()
 
     def _whole(self, name: str, x: Any) -> Any:
-        """Return what an input is as one array on the program's device."""
+        """Return what an input is as one array on the program's device, or as a mask."""
         if isinstance(x, Sequences):
             return x.together(self.device)
+        if isinstance(x, Packed):
+            return x.made()
         if self.device is None or name not in self._arrays or not isinstance(x, np.ndarray):
             return x
         return to_device(x, self.device)
 
-    def _packed_arrays(
-        self,
-        inputs: Mapping[str, Any],
-        lengths: NDArray[Any],
-        size: int,
-        device: int,
-        numbers: Sequence[Array],
-    ) -> dict[str, Array]:
-        """Return the inputs as arrays with zeros behind the tokens, and positions beside them.
-
-        `numbers` get the number of each token's sequence.
-        """
-        import cupy
-
-        given: dict[str, Array] = {}
-        columns = []
-        for name, x in inputs.items():
-            if isinstance(x, Sequences):
-                rows, rest, dtype = x.alike(), (), np.dtype(np.int32)
-            else:
-                there = x if isinstance(x, np.ndarray) else to_device(x, device)
-                rows, rest, dtype = there[0], x.shape[2:], x.dtype
-            given[name] = cupy.empty((1, size, *rest), dtype)
-            columns.append(Column(rows, given[name]))
-        places = None
-        if POSITIONS in self.graph.inputs and POSITIONS not in given:
-            places = given[POSITIONS] = cupy.empty((1, size), np.int32)
-        pack(lengths, columns, positions=places, numbers=numbers)
-        for name, x in inputs.items():
-            if isinstance(x, Sequences):
-                given[name] = x.look(given[name])
-        return given
-
     def _documents(
         self, inputs: Mapping[str, Any], lengths: Sequence[int] | None = None
-    ) -> tuple[NDArray[Any], dict[str, bool]] | None:
+    ) -> tuple[tuple[int, ...], dict[str, bool]] | None:
         """Return the lengths of all sequences, and which masks are causal.
 
         None where masks are others, or arrays or `lengths` not of the sequences they tell apart.
@@ -151,13 +123,13 @@ class PackedProgram(Program):
         distinct = {id(mask): mask for mask in masks.values()}  # layers have the same, as a rule
         found = {number: lengths_of(mask) for number, mask in distinct.items()}
         first = next(iter(found.values()), None)
-        tokens = 0 if first is None else int(first.lengths.sum())
+        tokens = 0 if first is None else sum(first.lengths)
         if first is None or not tokens:
             return None
         for each in [*found.values()][1:]:
-            if each is None or not np.array_equal(each.lengths, first.lengths):
+            if each is None or each.lengths != first.lengths:
                 return None
-        if lengths is not None and [*lengths] != first.lengths.tolist():
+        if lengths is not None and tuple(lengths) != first.lengths:
             return None
         for name, x in inputs.items():
             if name in masks or x is None or isinstance(x, Sequences):
@@ -235,22 +207,19 @@ class Documents:
                 self._used = stream.record()
 
 
-class _Packed(NamedTuple):
-    lengths: NDArray[Any]
-    causal: bool
-
-
-def lengths_of(mask: Any) -> _Packed | None:
+def lengths_of(mask: Any) -> Packed | None:
     """Return the lengths of documents that see themselves, or None for any other mask.
 
     Examples
     --------
     >>> from stof_cupy import masks
     >>> lengths_of(masks.document([2, 0, 3], causal=True))
-    _Packed(lengths=array([2, 0, 3]), causal=True)
+    Packed(lengths=(2, 0, 3), causal=True)
     >>> lengths_of(masks.document([2], [3])), lengths_of(masks.causal(4))
     (None, None)
     """
+    if isinstance(mask, Packed):
+        return mask
     if type(mask) is not Segments:
         return None
     stop = mask.query_stop
@@ -259,7 +228,7 @@ def lengths_of(mask: Any) -> _Packed | None:
     own = (mask.key_stop == stop) & (mask.key_start == stop - lengths)
     if not own.all() or (mask.reach is not None and mask.reach.any()):
         return None
-    return _Packed(lengths, mask.reach is not None)
+    return Packed(tuple(lengths.tolist()), mask.reach is not None)
 
 
 def padded_tokens(tokens: int) -> int:

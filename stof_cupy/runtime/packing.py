@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "ANYWHERE",
     "DOCUMENTS",
     "POSITIONS",
+    "Packed",
     "Sequences",
     "pack_graph",
     "packed_mask",
@@ -130,9 +131,10 @@ class Sequences:
     rows : sequence of ndarray or None
         NumPy's, or CuPy's of the program's device, ``(length,)``; None where there are no tokens.
     look : callable
-        Is given what they become, integers ``(1, tokens)`` on the program's device, before the run
-        is launched, and returns it as the run is to have it. Zeros may follow the tokens. What
-        int32 cannot hold may have become -1.
+        Is given what they become, integers ``(1, tokens)`` on the program's device, and returns it
+        as a run is to have it. Where runs are recorded that is after the launch and on a stream
+        beside it: of int32 then, -1 for what that cannot hold, with zeros behind the tokens; what
+        it returns is not read. What it launches there has to be done before the array may go.
     """
 
     rows: Sequence[Any]
@@ -176,6 +178,32 @@ def positions(lengths: Sequence[int]) -> NDArray[np.int32]:
 
 _BY_DISTANCE: Mapping[str, dict[str, Any]] = {"full": {}, "causal": {"causal": True}}
 """Masks by spec that are the same wherever a sequence lies, as arguments of `masks.document`."""
+
+
+class Packed(NamedTuple):
+    """A mask of documents by its lengths alone: for `PackedProgram`, which seldom needs more.
+
+    Attributes
+    ----------
+    lengths : tuple of int
+        Tokens of each document, 0 or more.
+    causal : bool
+        Whether a token sees only itself and those before it.
+    """
+
+    lengths: tuple[int, ...]
+    causal: bool = False
+
+    @classmethod
+    def of(cls, mask: Any, lengths: tuple[int, ...]) -> Any:
+        """Return it for a mask that `packed_mask` takes, or what that returns if it is another."""
+        if mask is None or (isinstance(mask, str) and mask in _BY_DISTANCE):
+            return cls(lengths, mask == "causal")
+        return packed_mask(mask, lengths)
+
+    def made(self) -> Any:
+        """Return the mask; of equal lengths the same object, see `packed_mask`."""
+        return packed_mask("causal" if self.causal else None, self.lengths)
 
 
 def packed_mask(mask: Any, lengths: tuple[int, ...]) -> Any:

@@ -15,7 +15,7 @@ from stof_cupy.fusion.report import Report
 from stof_cupy.graph import Executor, Graph
 from stof_cupy.graph.cuda_recorder import CudaRecorder
 from stof_cupy.graph.memory import MemoryPlan
-from stof_cupy.graph.recorder import Recordings
+from stof_cupy.graph.recorder import Recordings, Write
 from stof_cupy.runtime.closing import Closing
 from stof_cupy.runtime.packing import pack_graph
 from stof_cupy.runtime.profile import Profile, clock_of
@@ -146,7 +146,13 @@ class Program(Closing):
         ArgumentError, ShapeError, MaskError, DTypeError, DeviceError
             As `Executor.run`; and if the program is closed.
         """
-        ready = self._for(inputs)
+        return self._run(inputs, finish)
+
+    def _run(
+        self, inputs: Mapping[str, Any], finish: Finish | None, write: Write | None = None
+    ) -> dict[str, Array]:
+        """Do what `run` does; `write`, as of `Recordings.run`, is what writes to the inputs."""
+        ready = self._for(inputs, write)
         arrays = {n: x for n, x in inputs.items() if n in self._arrays and hasattr(x, "dtype")}
         others = {name: value for name, value in inputs.items() if name not in arrays}
 
@@ -165,8 +171,10 @@ class Program(Closing):
         with out_of_memory(lambda: self._give_up(ready, inputs)), on_device(self.device):
             stay = all(v is finish or stays(v) for v in kept) and not self._writes(inputs)
             if self._recordings is None or not stay or is_capturing(self.device):
+                if write is not None:
+                    write(arrays)
                 return call(ready.plain, arrays)
-            return self._recordings.run(key, arrays, recorded, kept)
+            return self._recordings.run(key, arrays, recorded, kept, write)
 
     def tuned(self, inputs: Mapping[str, Any]) -> Report:
         """Return how runs of such inputs came to run as they do; tunes if that is still to do."""
@@ -264,7 +272,7 @@ class Program(Closing):
             self._recordings.clear()
         return ready.placed.plan(sizes_of(self.graph, inputs)).arena_bytes
 
-    def _for(self, inputs: Mapping[str, Any]) -> Ready:
+    def _for(self, inputs: Mapping[str, Any], write: Write | None = None) -> Ready:
         """Return what runs such inputs, made when their class of shapes is first met."""
         graph = self.graph  # read first: if the program is open after that, it has its weights
         sizes = sizes_of(graph, inputs)
@@ -275,9 +283,9 @@ class Program(Closing):
         key = tuple(shapes_class(sizes).values()) if classed else key
         with self._lock:
             ready = self._open(key)
+            if ready is not None:
+                return ready
             making = self._making.setdefault(key, threading.Lock())
-        if ready is not None:
-            return ready
         with making:  # once, and while others run what is made already
             ready = self._open(key)
             if ready is None:
@@ -285,6 +293,8 @@ class Program(Closing):
                 known = sizes | dict.fromkeys(missing, 1)  # Executor.run says what is wrong
                 where = (self.backend, self.dtype, self.device, self._uploads)
                 with on_device(self.device):
+                    if write is not None:
+                        write(inputs)
                     self._begin(inputs)  # tuning reads masks
                     how = (self.options, *where, classed, steps)
                     ready = Ready.made(graph, known, inputs, *how)

@@ -64,6 +64,14 @@ def test_lists_of_integers_of_every_type(engine, sequences) -> None:
         engine.run(given)
 
 
+def test_token_types_may_be_anything_that_gives_them_one_by_one(engine, sequences) -> None:
+    want = engine.run(sequences, token_types=[ids % 3 for ids in sequences])
+    for got, each in zip(
+        engine.run(sequences, token_types=(ids % 3 for ids in sequences)), want, strict=True
+    ):
+        np.testing.assert_array_equal(got, each)
+
+
 def test_packing_shares_the_weights(engine) -> None:
     program = engine._program
     assert program.packed() is program.packed()
@@ -103,6 +111,12 @@ def test_lists_of_lists_and_of_nothing(engine) -> None:
         ({"mask": "nonsense"}, ArgumentError, "mask"),
         ({"output": "everything"}, ArgumentError, "output: got .everything."),
         ({"token_types": [[0, 1]]}, ShapeError, "token_types: got 1 sequences, expected 2 as x"),
+        ({"token_types": []}, ShapeError, "token_types: got 0 sequences, expected 2 as x"),
+        (
+            {"token_types": [np.ones(3, ">i4"), np.array(0)]},
+            DTypeError,
+            r"token_types\[0\]: got >i4",
+        ),
         ({"token_types": [[0, 1], [0]]}, ShapeError, r"token_types\[0\]: got 2 tokens, expected 3"),
         ({"token_types": [[0, 9, 1], [0]]}, ArgumentError, r"token_types\[0\]"),
     ],

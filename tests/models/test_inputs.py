@@ -84,7 +84,7 @@ def test_ids_of_a_list_are_looked_at_after_the_launch(told: dict[str, Any]) -> N
     found = told["lists there"]["packed"]
     third = kinds(found["runs"][2])
     assert third.count("async") == third.count("await") == third.count("graph") == 1
-    assert third.index("async") < third.index("graph") < third.index("await")
+    assert third.index("graph") < third.index("async") < third.index("await")
     assert not {"download", "sync"} & {*third}
 
 
@@ -147,6 +147,25 @@ def test_checks_are_waited_for_where_something_else_is_raised() -> None:
         later.append(lambda: waited.append(1))
         raise KeyError
     assert waited == [1]
+
+
+def test_checks_are_waited_for_where_one_of_them_raises() -> None:
+    """What a check looks at, and where its number goes, is somebody else's after that."""
+    waited = []
+
+    def bad(name: str) -> None:
+        waited.append(name)
+        raise ArgumentError(name)
+
+    with pytest.raises(ArgumentError, match=r"^x$"), checks.checked() as later:
+        later += [lambda: bad("x"), lambda: waited.append("lengths"), lambda: bad("token_types")]
+    assert sorted(waited) == ["lengths", "token_types", "x"]
+
+
+@pytest.mark.parametrize("place", ["here", "there"])
+def test_a_packed_run_says_what_is_no_input_of_it(told: dict[str, Any], place: str) -> None:
+    for said in told["no input"][place]:
+        assert said.startswith("input: got 'nonsense', expected ids, ")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])

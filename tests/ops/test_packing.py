@@ -54,7 +54,8 @@ def run(
     seed: int = 0,
 ) -> None:
     """Do what `pack` does, on the CPU; memory ends where each array does."""
-    table = Table(lengths, len(columns) + len(counted))
+    again = sum(column.again is not None for column in columns)
+    table = Table(lengths, len(columns) + again + len(counted))
     for column in columns:
         table.add(column)
     for kind, out in counted:
@@ -176,6 +177,31 @@ def test_rows_far_from_each_other(how: str, offset: int) -> None:
     run(how, [Column(given, together), Column(parts, each)])
     equal(together, padded(part))
     equal(each, padded(part))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_same_is_written_again(how: str, dtype: str) -> None:
+    ids = rng(3).integers(0, 2**31, TOKENS).astype(dtype)
+    out, again, places = out_of(np.int32), out_of(np.int32), out_of(np.int32)
+    column = Column([fenced(row) for row in rows_of(ids)], out, again)
+    run(how, [column], (POSITION, places))
+    for each in (out, again):
+        equal(each, padded(ids).astype(np.int32))
+    equal(places, padded(PLACES.astype(np.int32)))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("rest", [(), (8,)])
+def test_zeros_for_all_do_not_go_up(how: str, rest: tuple[int, ...]) -> None:
+    zeros = np.broadcast_to(np.float32(0), (TOKENS, *rest))
+    out, negative = out_of(np.float32, *rest), out_of(np.float32, *rest)
+    table = Table(LENGTHS, 1)
+    table.add(Column(zeros, out))
+    assert table.numbers() is table._words
+    run(how, [Column(zeros, out), Column(-zeros[:1].repeat(TOKENS, 0), negative)])
+    equal(out, padded(zeros))
+    equal(negative, padded(-zeros))
 
 
 @pytest.mark.parametrize("how", HOW)

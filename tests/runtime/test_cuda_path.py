@@ -140,11 +140,16 @@ def test_packed_runs_of_other_lengths_are_one_graph(told: dict[str, Any]) -> Non
     before = [kind for kind, _ in third[: third.index(["graph", "launch"])]]
     assert before.count("upload") == 1 and "await" not in before
     copies = [name for kind, name in third if kind == "cupy"]
-    assert copies == ["max", *["copy"] * 4]  # ids, types, positions in; hidden states out
-    # The mask is built by what is recorded, before the layers.
+    # Hidden states out, and after that the check: nothing in, the kernel writes to what is read.
+    assert copies == ["copy", "max"]
+    launch, largest = third.index(["graph", "launch"]), third.index(["cupy", "max"])
+    assert launch < largest < third.index(["await", "event"])
+    # On a stream that waits for the kernel, not for the run, which is launched after its event.
+    assert third[largest - 1] == ["event", "wait"] and third[launch - 1] == ["event", "record"]
+    # The mask is built by what is recorded, before the layers; once recorded it is launched.
     names = kernels(second)
-    assert names[:1] == ["packing"] == [name for name in names if name == "packing"]
-    assert names[1].startswith("mask_") and names[-1][:5] != "mask_"
+    assert names[0] == names[-1] == "packing" and names.count("packing") == 2
+    assert names[1].startswith("mask_") and names[-2][:5] != "mask_"
     assert layers(second) == layers(first) * 2
 
 

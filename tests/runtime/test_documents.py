@@ -17,6 +17,7 @@ from stof_cupy.runtime.documents import PackedProgram, lengths_of, padded_tokens
 from stof_cupy.runtime.packing import (
     DOCUMENTS,
     POSITIONS,
+    Packed,
     Sequences,
     pack_graph,
     packed_mask,
@@ -32,7 +33,7 @@ from tests.runtime.fake import FakeRecorder
 def test_lengths_are_those_of_the_mask(lengths: list[int], spec: str | None) -> None:
     found = lengths_of(packed_mask(spec, tuple(lengths)))
     assert found is not None
-    assert found.lengths.tolist() == lengths and found.causal == (spec == "causal")
+    assert [*found.lengths] == lengths and found.causal == (spec == "causal")
     # With padding behind, of which nothing sees or is seen.
     ids = np.append(np.repeat(np.arange(len(lengths)), lengths), [-1] * 3)
     dense = masks.document_ids(ids, causal=found.causal).toarray()
@@ -74,7 +75,7 @@ def test_masks_of_layers_are_told_apart() -> None:
     program, plain = PackedProgram(g), packed_mask(None, (3, 4))
     given = {"mask.0": plain, "mask.1": packed_mask("causal", (3, 4)), "mask.2": plain}
     found = program._documents(given)
-    assert found is not None and found[0].tolist() == [3, 4]
+    assert found is not None and found[0] == (3, 4)
     assert found[1] == {"mask.0": False, "mask.1": True, "mask.2": False}
     for other in (None, packed_mask(None, (4, 3)), packed_mask("sliding:w=1", (3, 4))):
         assert program._documents(given | {"mask.2": other}) is None
@@ -147,6 +148,21 @@ def test_rows_are_of_one_width() -> None:
     assert widths("int64", "uint64") == ["int64", "uint64"]
     assert widths("int8", "uint16", "uint32") == ["int32", "int32", "uint32"]
     assert widths("uint32", "int64", "int16") == ["int64", "int64", "int64"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_alone_stand_for_a_mask(causal: bool) -> None:
+    graph = pack_graph(structured(paper_stack(1)))
+    assert graph is not None
+    program, lengths = PackedProgram(graph), (3, 0, 4)
+    packed, mask = Packed(lengths, causal), packed_mask("causal" if causal else None, lengths)
+    assert Packed.of("causal" if causal else "full", lengths) == packed
+    assert Packed.of("sliding:w=1", lengths) is packed_mask("sliding:w=1", lengths)
+    assert packed.made() is mask and lengths_of(packed) is packed and lengths_of(mask) == packed
+    x = np.random.default_rng(0).standard_normal((1, 7, WIDTH)).astype(np.float32)
+    assert program._documents({"x": x, "mask": packed}) == (lengths, {"mask": causal})
+    want = program.run({"x": x, "mask": mask})["y"]
+    np.testing.assert_array_equal(program.run({"x": x, "mask": packed})["y"], want)
 
 
 def test_without_a_gpu_packed_programs_run_as_any() -> None:

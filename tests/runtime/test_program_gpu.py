@@ -235,6 +235,36 @@ def test_lists_of_one_size_in_threads(engines) -> None:
     assert not wrong
 
 
+def test_each_list_in_threads_is_refused_for_its_own_ids(engines) -> None:
+    """They are looked at while the run goes on, beside it, when others write to the recording."""
+    import cupy
+
+    recorded, _ = engines
+    rng = np.random.default_rng(8)
+    every = [lists_of(rng, dtype)[0] for dtype in ("int32", "int64") * 2]
+    for number, x in enumerate(every):
+        recorded.run(x)
+        x[4][number] = 50 if number % 2 else x[4][number]
+    cupy.cuda.get_current_stream().synchronize()
+    wrong: list[Any] = []
+
+    def work(first: int) -> None:
+        with cupy.cuda.Stream(non_blocking=True):
+            for turn in range(24):
+                number = (first + turn) % 4
+                said = ""
+                try:
+                    recorded.run(every[number])  # nor is it waited for
+                except ArgumentError as error:
+                    said = str(error)
+                if said.startswith(f"x[4][0, {number}]: got 50") != bool(number % 2):
+                    wrong.append((first, turn, said))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert not wrong
+
+
 def test_packed_hidden_states_are_those_of_each_alone() -> None:
     import cupy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,6 +137,26 @@ def test_a_recording_in_a_cycle_gives_counters_back_with_an_event_that_is_there(
     assert (first, size, event.destroyed) == (3, 8, False)
     assert freed == [None]  # the graph goes before its memory
     assert held() is None
+
+
+def test_what_a_run_reads_may_be_written_instead_of_copied() -> None:
+    recordings = Recordings(FakeRecorder())
+    written: list[Any] = []
+    empty = np.full(3, -1)
+
+    def successor(given: Any) -> dict[str, Any]:
+        return {"y": given["x"] + 1}
+
+    def write(number: int, into: Any) -> None:
+        written.append(into["x"])
+        into["x"][...] = number
+
+    for number in range(4):
+        made = recordings.run("key", {"x": empty}, successor, write=partial(write, number))
+        assert made["y"].tolist() == [number + 1] * 3
+    # The caller's own while nothing is recorded; then the recording's, as it is made and each time.
+    assert written[0] is empty and (empty == 0).all()
+    assert len(written) == 5 and all(each is written[1] for each in written[1:])
 
 
 def test_recordings_are_bounded_in_bytes() -> None:
