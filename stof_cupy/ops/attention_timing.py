@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,13 @@ from stof_cupy.ops.attention_cuda import completed, prepared
 from stof_cupy.ops.attention_demand import Case
 from stof_cupy.ops.attention_fields import Args
 
-__all__ = ["graph_us", "in_turn_us", "inputs_of", "timer"]
+__all__ = ["alone_us", "graph_us", "in_turn_us", "inputs_of", "timer"]
 
 _GRAPH_US = 400.0  # that a graph takes at least, for the clock of events to tell
 _MOST_LAUNCHES = 40
 _LONG_US = 10e3  # whose times vary little
+_HEAVY_US, _REST_S = 100.0, 0.15
+"""A GPU that was busy runs what is at least as long slower; after a rest it does not."""
 
 
 def graph_us(run: Callable[[], None], *, repeat: int = 7) -> float:
@@ -56,6 +59,52 @@ def in_turn_us(runs: Sequence[Callable[[], None]], *, repeat: int = 7) -> list[f
         Microseconds of each run.
     """
     return [float(np.median(times)) for times in _replays_us(runs, repeat)] if runs else []
+
+
+def alone_us(runs: Sequence[Callable[[], None]], nbytes: int, *, repeat: int = 12) -> list[float]:
+    """Return the device times of several runs, each by itself, on a GPU that has rested; medians.
+
+    Whoever comes after other work finds little of what it reads in the L2, and no CTA of the run
+    before that it could hide behind.
+
+    Parameters
+    ----------
+    runs
+        As of `graph_us`.
+    nbytes : int
+        Are written before each, so that the L2 holds nothing else.
+    repeat : int
+        Times that each is timed in a row; twice, the second time in the opposite order.
+    """
+    import cupy
+
+    here = cupy.cuda.Device()
+    here.synchronize()
+    with taking(here.id) as taken, cupy.cuda.Stream(non_blocking=True) as stream:
+        flush = cupy.empty(nbytes, np.int8)
+        graphs = []
+
+        def timed(graph: Any, repeat: int) -> list[float]:
+            pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(repeat)]
+            for start, end in pairs:
+                flush.fill(0)
+                start.record()
+                graph.launch(stream)
+                end.record()
+            stream.synchronize()
+            return [1e3 * float(cupy.cuda.get_elapsed_time(*pair)) for pair in pairs]
+
+        for run in runs:
+            run()
+            graphs.append(_graph(run, 1, stream))
+        once = [timed(graph, 2)[-1] for graph in graphs]
+        times = [list[float]() for _ in graphs]
+        for i in (*range(len(graphs)), *reversed(range(len(graphs)))):
+            if once[i] > _HEAVY_US:
+                time.sleep(_REST_S)
+            times[i] += timed(graphs[i], repeat)
+    give_back(taken, None)
+    return [float(np.median(each)) for each in times]
 
 
 def _replays_us(runs: Sequence[Callable[[], None]], repeat: int) -> list[np.ndarray]:

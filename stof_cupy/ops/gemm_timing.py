@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -16,7 +16,7 @@ from stof_cupy.errors import UnsupportedError, mismatch
 from stof_cupy.jit import device
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm, gemm_choice, gemm_model, gemm_norm, gemm_vendor, gemm_ways
-from stof_cupy.ops.attention_timing import in_turn_us
+from stof_cupy.ops.attention_timing import alone_us, in_turn_us
 from stof_cupy.ops.epilogue import SLAB, Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm_args import Problem
 from stof_cupy.ops.gemm_choice import Choice
@@ -36,6 +36,9 @@ ALIKE = 2
 
 _FEW_ROWS = 64  # for which the weights come from memory
 _COPIES = 40  # of the weights, one for each launch of a graph
+
+_CLOSE = 1.06
+"""Times the fastest in turn: what is told apart by a call alone."""
 
 
 def to_time(problem: Problem, found: Layout | None, facts: DeviceFacts) -> list[Choice]:
@@ -59,8 +62,9 @@ def measure(
 ) -> gemm_choice.Times:
     """Time the ways to compute a product on CuPy's current device, and keep what was found.
 
-    From then on `gemm` takes the fastest for such a product. Takes about 10 ms for each way, and a
-    second for each kernel that was never compiled; no stream may be captured meanwhile.
+    From then on `gemm` takes the fastest for such a product. Takes about 10 ms for each way, half a
+    second for each of those that are about as fast and take 100 us or more, and a second for each
+    kernel that was never compiled; no stream may be captured meanwhile.
 
     Parameters
     ----------
@@ -95,7 +99,7 @@ def measure(
         ready = [run for run in made if run is not None]
         if len(ready) == len(sets):
             runs[gemm_choice.name_of(choice)] = _turns(ready)
-    times = dict(zip(runs, in_turn_us([*runs.values()]), strict=True))
+    times = _times(runs, _cold(problem, sets, facts))
     gemm_choice.keep(facts, key, times)
     return times
 
@@ -130,9 +134,24 @@ def measure_norm(problem: Problem, *, again: bool = False) -> gemm_choice.Times:
         ways[gemm_choice.LATE] = partial(apart, True)
     for plan in gemm_model.norm_candidates(problem, found, facts):
         ways[gemm_choice.name_of(plan)] = partial(whole, plan)
-    runs = [_turns([partial(way, *each) for each in sets]) for way in ways.values()]
-    times = dict(zip(ways, in_turn_us(runs), strict=True))
+    runs = {name: _turns([partial(way, *each) for each in sets]) for name, way in ways.items()}
+    times = _times(runs, _cold(problem, sets, facts))
     gemm_choice.keep(facts, key, times)
+    return times
+
+
+def _times(runs: Mapping[str, Callable[[], None]], l2_bytes: int) -> dict[str, float]:
+    """Return the times of ways in turn, where those that are close are told apart alone.
+
+    Their times are then the fastest one's in turn, and more by what they take more alone.
+    `l2_bytes` is 0 where the L2 keeps from call to call what they read.
+    """
+    times = dict(zip(runs, in_turn_us([*runs.values()]), strict=True))
+    least = min(times.values(), default=0.0)
+    close = [name for name, us in times.items() if us <= _CLOSE * least]
+    if l2_bytes and len(close) > 1:
+        alone = alone_us([runs[name] for name in close], 4 * l2_bytes)
+        times |= {name: least * us / min(alone) for name, us in zip(close, alone, strict=True)}
     return times
 
 
@@ -228,6 +247,15 @@ def _sets(problem: Problem, found: Layout) -> list[tuple[Any, Any, Any]]:
         for _ in range(-(-l2 // total)):
             sets.append((a.copy(order="K"), b.copy(order="K"), out.copy()))
     return sets
+
+
+def _cold(problem: Problem, sets: list[tuple[Any, Any, Any]], facts: DeviceFacts) -> int:
+    """Return the bytes of the L2 if what a call reads is not there for the next one, else 0.
+
+    Of few rows, whose weights are others each time in turn, there is nothing more to tell.
+    """
+    total = sum(array.nbytes for array in sets[0])
+    return facts.l2_bytes if problem.m > _FEW_ROWS and 2 * total > facts.l2_bytes else 0
 
 
 def _turns(runs: list[Callable[[], None]]) -> Callable[[], None]:

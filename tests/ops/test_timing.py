@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from stof_cupy.ops import _counters, attention_timing
+from stof_cupy.ops import _counters, attention_timing, gemm_timing
 from stof_cupy.ops._counters import Taken
 
 LAUNCH_US, START_US = 10.0, 20.0  # of a graph: the host's, and the GPU's before its first kernel
+FLUSH_US = 80.0
 
 
 class Machine:
@@ -21,6 +22,7 @@ class Machine:
     def __init__(self) -> None:
         self.host = self.gpu = 0.0
         self.captured: float | None = None
+        self.flushed: list[int] = []
 
     def kernel(self, host: float, gpu: float) -> Callable[[], None]:
         def run() -> None:
@@ -66,9 +68,16 @@ class Machine:
         def elapsed(start: Event, end: Event) -> float:
             return (end.at - start.at) / 1e3
 
+        def empty(size: int, dtype: Any) -> Any:
+            def fill(value: int) -> None:
+                machine.gpu = max(machine.gpu, machine.host) + FLUSH_US
+                machine.flushed.append(size)
+
+            return SimpleNamespace(fill=fill)
+
         device = SimpleNamespace(id=0, synchronize=lambda: None)
         parts = {"Stream": Stream, "Event": Event, "get_elapsed_time": elapsed}
-        return SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, **parts))
+        return SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, **parts), empty=empty)
 
 
 def test_who_is_slow_on_the_host_is_not_slow_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +96,36 @@ def test_what_takes_long_is_in_its_graph_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "cupy", machine.cupy())
     assert attention_timing.in_turn_us([machine.kernel(5.0, 1000.0)]) == [1000.0 + START_US]
     assert attention_timing.in_turn_us([]) == []
+
+
+def test_alone_each_comes_after_a_flush_and_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, rests = Machine(), []
+    monkeypatch.setitem(sys.modules, "cupy", machine.cupy())
+    monkeypatch.setattr(attention_timing.time, "sleep", rests.append)
+    runs = [machine.kernel(5.0, us) for us in (300.0, 7.0)]
+    slow, quick = attention_timing.alone_us(runs, 1 << 20, repeat=3)
+    assert (slow, quick) == (300.0 + START_US, 7.0 + START_US)  # and nothing of the flush
+    assert machine.flushed == [1 << 20] * 16 and len(rests) == 2  # before what is heavy
+
+
+@pytest.mark.parametrize("l2_bytes", [0, 50 << 20])
+def test_close_ways_are_told_apart_alone(l2_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = {"a": 32.3, "b": 33.8, "far": 40.0}
+    alone = {"a": 42.0, "b": 35.0}
+    asked = []
+
+    def timed(runs: list[Any], nbytes: int) -> list[float]:
+        asked.append(nbytes)
+        return [alone[run()] for run in runs]
+
+    monkeypatch.setattr(gemm_timing, "in_turn_us", lambda runs: [turn[run()] for run in runs])
+    monkeypatch.setattr(gemm_timing, "alone_us", timed)
+    times = gemm_timing._times({name: lambda n=name: n for name in turn}, l2_bytes)
+    if not l2_bytes:  # what is read stays there, as in turn
+        assert times == turn and not asked
+        return
+    assert times == pytest.approx({"a": 32.3 * 42 / 35, "b": 32.3, "far": 40.0})
+    assert asked == [4 * l2_bytes]
 
 
 def test_words_that_graphs_count_in_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
