@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from stof_cupy.errors import StofWarning
+from stof_cupy.ops._arrays import copied
 
 __all__ = ["Recorder", "Recording", "Recordings", "Write"]
 
@@ -160,7 +161,7 @@ class Recordings:
                     array[...] = inputs[name]
             entry.recording.replay()
             self.replayed += 1
-            return {name: array.copy() for name, array in entry.outputs.items()}
+            return {name: copied(array) for name, array in entry.outputs.items()}
 
     def clear(self) -> None:
         """Drop all recordings."""

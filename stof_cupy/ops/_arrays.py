@@ -33,6 +33,7 @@ __all__ = [
     "check_no_overlap",
     "check_out",
     "check_shape",
+    "copied",
     "device_dtype",
     "empty_in_order_of",
     "is_cupy",
@@ -162,6 +163,20 @@ def check_out(out: Array | None, shape: Sequence[int], like: Array, *, name: str
         raise ShapeError(mismatch(name, got, f"{out.itemsize} bytes (contiguous last axis)"))
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape, strict=True)):
         raise ShapeError(mismatch(name, f"strides {out.strides}", "memory for each element"))
+
+
+def copied(x: Array) -> Array:
+    """Return a copy; of a contiguous CuPy array at the memory's pace.
+
+    CuPy copies bfloat16 two bytes a thread: 26 MB in 60 us where the memory takes 15.
+    """
+    if isinstance(x, np.ndarray) or not x.nbytes or not x.flags.c_contiguous:
+        return x.copy()
+    import cupy
+
+    made = cupy.empty(x.shape, x.dtype)
+    made.data.copy_from_device_async(x.data, x.nbytes)
+    return made
 
 
 def empty_in_order_of(x: Array, shape: Sequence[int]) -> Array:

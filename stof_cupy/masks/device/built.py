@@ -56,6 +56,7 @@ class BuiltMask(DeviceMask):
         self._room, self._program = room, program
         self._lock = threading.Lock()
         self._lists: dict[tuple[tuple[int, int], Layout], Lists] = {}
+        self._asked: set[tuple[tuple[int, int], Layout]] = set()
         self._first = self._made((TILE, TILE), "words", room)
 
     def _made(self, tile: tuple[int, int], layout: Layout, room: tuple[int, int] | None) -> Lists:
@@ -78,11 +79,19 @@ class BuiltMask(DeviceMask):
             rows, cols = (-(-side // size) for side, size in zip(self.sides, tile, strict=True))
             most = min(self._room[0], math.prod(self.lead) * rows * cols)
             room = most, self._room[1] if tile == (TILE, TILE) else most
-        return self._made(tile, layout, room).schedule
+        lists = self._made(tile, layout, room)
+        if (tile, layout) not in self._asked:
+            self._asked.add((tile, layout))
+            if lists is self._first:  # which rebuilds may have left out
+                lists.build()
+        return lists.schedule
 
-    def _rebuild(self) -> None:
-        for lists in tuple(self._lists.values()):
-            lists.build()
+    def _rebuild(self, asked: bool) -> None:
+        every = tuple(self._lists.items())
+        if asked:
+            every = tuple(item for item in every if item[0] in self._asked)
+        for number, (_, lists) in enumerate(every):
+            lists.build(prepare=number == 0)
 
     def rehearsed(self) -> BuiltMask:
         """Return one of the same capacity that asks for the same kernels, see `DeviceMask`."""
@@ -124,7 +133,7 @@ class UploadedMask(DeviceMask):
     ) -> DeviceSchedule:
         return self._source.schedule(tile, layout=layout, packed=packed).on_device()
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, asked: bool) -> None:
         hint = "pattern.to('cuda') is built there"
         raise ArgumentError(mismatch("mask", "a copy", "one that the GPU has built", hint))
 

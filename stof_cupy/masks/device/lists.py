@@ -125,9 +125,13 @@ class Lists:
         arrays = {name: each.array() for name, each in self._reserved.items()}
         return DeviceSchedule(**arrays, groups=None, overflow=self._totals.array()[2:3])
 
-    def build(self) -> None:
-        """Fill the lists on the current stream."""
-        self._prepare()
+    def build(self, *, prepare: bool = True) -> None:
+        """Fill the lists on the current stream.
+
+        `prepare`: also what lists of all sizes are made of, which others may have done already.
+        """
+        if prepare:
+            self._prepare()
         self._launch(self._packed)
 
     def _measure(self) -> Any:

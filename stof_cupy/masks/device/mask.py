@@ -82,7 +82,7 @@ class DeviceMask(ABC):
         with _on(self.device):
             return self._schedule(sizes, layout, packed, stated(tiles, bitmaps))
 
-    def rebuild(self) -> None:
+    def rebuild(self, *, asked: bool = False) -> None:
         """Build again, from what the CuPy arrays that the pattern names hold now.
 
         A DeviceMask that the pattern was made of is taken as it is; if that has changed, rebuild it
@@ -92,13 +92,19 @@ class DeviceMask(ABC):
         CUDA graph. What does not fit the capacity is reported by `check` and by `to`, and as long
         as it does not fit, attention under this mask gives NaN.
 
+        Parameters
+        ----------
+        asked : bool
+            Build only lists that `schedule` was asked for, by attention say. `check`, `to` and
+            masks made of this one tell of what was built before, unless those are its lists.
+
         Raises
         ------
         ArgumentError
             If the mask was not built on the GPU, but copied there.
         """
         with _on(self.device):
-            self._rebuild()
+            self._rebuild(asked)
 
     def check(self) -> tuple[int, int]:
         """Wait for the GPU and return how many tiles the mask lists, and part tiles among them.
@@ -157,7 +163,7 @@ class DeviceMask(ABC):
     ) -> DeviceSchedule: ...
 
     @abstractmethod
-    def _rebuild(self) -> None: ...
+    def _rebuild(self, asked: bool) -> None: ...
 
     @abstractmethod
     def _check(self) -> tuple[int, int]: ...
