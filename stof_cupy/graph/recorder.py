@@ -22,7 +22,7 @@ __all__ = ["Recorder", "Recording", "Recordings", "Write"]
 
 Array: TypeAlias = Any
 Arrays: TypeAlias = "Mapping[str, Any]"
-Write: TypeAlias = "Callable[[Arrays], None]"
+Write: TypeAlias = "Callable[[Any], None]"  # a dict of arrays by name
 
 _SEEN = 1024
 """Keys whose runs are counted before they are recorded."""
@@ -136,7 +136,8 @@ class Recordings:
             What the run reads beside its inputs, masks say; another object is another run.
         write : callable, optional
             Is given arrays like `inputs` and writes to them what the run is to read. Then `inputs`
-            need not hold it: a recording's own are written to, and nothing is copied.
+            need not hold it: a recording's own are written to, and nothing is copied. Nor need they
+            be arrays, if their ``copy()`` is one, and `write` puts arrays in their place.
 
         Returns
         -------

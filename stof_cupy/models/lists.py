@@ -195,7 +195,7 @@ def _near(given: _Given, target: Target) -> Sequence[Any]:
     """Return the arrays on the target's device, or where they are on the host."""
     first = next(iter(given.origins), Origin("numpy"))
     there = first.kind == "cupy" and first.device[1] == target.device
-    if there and all(origin is first for origin in given.origins):
+    if there and len({*map(id, given.origins)}) == 1:
         return given.rows  # as a rule, and there are many
     return [
         row if row is None or isinstance(row, np.ndarray) else target.put(row) for row in given.rows
@@ -242,7 +242,7 @@ def _tokens(
         return made
 
     dtypes = {row.dtype for row in filled}
-    if any(dtype.kind not in "iu" for dtype in dtypes) or any(row.ndim != 1 for row in filled):
+    if any(dtype.kind not in "iu" for dtype in dtypes) or {row.ndim for row in filled} != {1}:
         each_alone()
     sequences = Sequences(rows, look)
     here = all(isinstance(row, np.ndarray) for row in filled)

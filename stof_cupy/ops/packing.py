@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stof_cupy.errors import DTypeError, ShapeError, mismatch
 from stof_cupy.jit.packing_kernel import COPIES, NARROWED, POSITION, SEQUENCE, THREADS, packing
 from stof_cupy.ops._arrays import Array
+from stof_cupy.ops._upload import uploaded
 
 __all__ = ["Column", "Table", "pack"]
 
@@ -79,9 +80,9 @@ def pack(
     if positions is not None:
         table.add_counted(POSITION, positions)
     grid, sizes = table.launch()
-    uploaded = cupy.asarray(table.numbers())
-    run = kernel(packing(), uploaded.device.id)
-    run(grid, run.pack(table=uploaded.data.ptr, **sizes))
+    numbers_there = uploaded(table.numbers())
+    run = kernel(packing(), cupy.cuda.runtime.getDevice())
+    run(grid, run.pack(table=numbers_there.data.ptr, **sizes))
 
 
 class Table:

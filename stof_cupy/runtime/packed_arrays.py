@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,34 @@ from stof_cupy.ops.packing import Column, pack
 from stof_cupy.runtime.packing import POSITIONS, Sequences
 from stof_cupy.runtime.program import Array
 
-__all__ = ["PackedArrays"]
+__all__ = ["Like", "PackedArrays"]
+
+
+class _Device(NamedTuple):
+    id: int
+
+
+@dataclass(frozen=True)
+class Like:
+    """What an array would be like that a recorded run, which has its own, does not need.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    device : object
+        Its ``id`` is the number of the current device.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: _Device
+
+    def copy(self) -> Array:
+        """Return such an array; nothing is written to it."""
+        import cupy
+
+        return cupy.empty(self.shape, self.dtype)
 
 
 class PackedArrays:
@@ -34,8 +62,8 @@ class PackedArrays:
 
     Attributes
     ----------
-    room : dict of str to cupy.ndarray
-        Arrays that are like those of the run, of which nothing is written yet.
+    room : dict of str to Like
+        What the arrays of the run are like.
     """
 
     def __init__(
@@ -55,7 +83,8 @@ class PackedArrays:
         self._looks: list[tuple[Callable[[Any], Any], Array]] = []
         self._seen: dict[str, Array] = {}  # of the run alone, as the next one may write to the rest
         self._written: Any = None
-        self.room: dict[str, Array] = {}
+        self.room: dict[str, Any] = {}
+        here = _Device(device)
         for name, x in inputs.items():
             if isinstance(x, Sequences):
                 rows, rest, dtype = x.alike(), (), np.dtype(np.int32)
@@ -65,13 +94,17 @@ class PackedArrays:
                 there = x if isinstance(x, np.ndarray) else to_device(x, device)
                 rows, rest, dtype = there[0], x.shape[2:], x.dtype
             self._rows[name] = rows
-            self.room[name] = cupy.empty((1, size, *rest), dtype)
+            self.room[name] = Like((1, size, *rest), dtype, here)
         if positions:
-            self.room[POSITIONS] = cupy.empty((1, size), np.int32)
+            self.room[POSITIONS] = Like((1, size), np.dtype(np.int32), here)
 
-    def write(self, into: Mapping[str, Array]) -> None:
-        """Write the inputs to these arrays by one launch."""
+    def write(self, into: dict[str, Any]) -> None:
+        """Write the inputs to these arrays by one launch; what is but `Like` one is made one."""
         import cupy
+
+        for name, x in into.items():
+            if isinstance(x, Like):
+                into[name] = x.copy()
 
         rows, seen = self._rows, self._seen
         known = [name for name in rows if name in into]  # the run says what is no input of it

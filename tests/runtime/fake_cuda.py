@@ -62,7 +62,13 @@ class ndarray:  # noqa: N801  # its name in CuPy
             note("cupy", "copy")
             ctypes.memmove(at, source.ptr, nbytes)
 
-        self.data = types.SimpleNamespace(ptr=at, copy_from_device_async=copied)
+        def sent(source: int, nbytes: int) -> None:
+            note("upload", "from pinned memory")
+            ctypes.memmove(at, source, nbytes)
+
+        self.data = types.SimpleNamespace(
+            ptr=at, copy_from_device_async=copied, copy_from_host_async=sent
+        )
 
     @property
     def device(self) -> Any:
