@@ -202,8 +202,7 @@ struct Output {
 #pragma unroll
         for (int part = 0; part < K::kHalves; ++part)
 #pragma unroll
-          for (int e = 0; e < 2; ++e)
-            x[part][e] = sums[4 * (K::kHalves * i + part) + 2 * half + e];
+          for (int e = 0; e < 2; ++e) x[part][e] = sums[4 * (K::kHalves * i + part) + 2 * half + e];
         epilogue::Operands here = operands;
         columns.give(here, i);
         rows.give(here, 0);
