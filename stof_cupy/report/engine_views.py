@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stof_cupy.report.cells import joined
 from stof_cupy.report.machines import machine_column
 from stof_cupy.report.pictures import Picture
@@ -67,10 +69,17 @@ def _ragged(results: Results) -> Table | None:
         )
         names = ("model", "backend", *several, "sequences")
         mean = number(float(cell["mean_length"]))
-        rows.append((*(cell[name] for name in names), mean, *shown, *gains))
+        rows.append((*(cell[name] for name in names), mean, *shown, *gains, _in_a_row(times)))
     columns = ("model", "backend", *several, "sequences", "mean length")
     more = (*(f"{way}, ms" for way in _RAGGED_WAYS), "padded / packed", "one by one / packed")
-    return Table((*columns, *more), tuple(rows), stamps(cells)) if rows else None
+    last = "padded / packed in a row"
+    return Table((*columns, *more, last), tuple(rows), stamps(cells)) if rows else None
+
+
+def _in_a_row(times: Sequence[Timing | None]) -> str:
+    """Return how many times as fast packed runs are as padded ones, waited for once in the end."""
+    packed, padded = (each and each.info.get("in_a_row_ms") for each in times[:2])
+    return f"{padded / packed:.2f}x" if packed and padded else ""
 
 
 def _search(results: Results) -> Table | None:
