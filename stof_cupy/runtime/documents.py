@@ -1,6 +1,6 @@
 """Packed sequences on a GPU: whatever their lengths, a run is what was recorded before.
 
-Tokens are padded to one of a few numbers, sixteen to an octave, and the mask of documents is built
+Tokens are padded to one of a few numbers, 32 to an octave, and the mask of documents is built
 on the GPU in the recorded run. Before that one kernel puts together what the run reads: other
 sequences are an upload of a few numbers each, and of what lies on the host, without waiting.
 """
