@@ -79,9 +79,9 @@ def alone_us(runs: Sequence[Callable[[], None]], nbytes: int, *, repeat: int = 1
     import cupy
 
     here = cupy.cuda.Device()
+    flush = cupy.empty(nbytes, np.int8)  # CuPy's pool would keep that of a stream that is gone
     here.synchronize()
     with taking(here.id) as taken, cupy.cuda.Stream(non_blocking=True) as stream:
-        flush = cupy.empty(nbytes, np.int8)
         graphs = []
 
         def timed(graph: Any, repeat: int) -> list[float]:

@@ -1,6 +1,6 @@
 """Packed sequences on a GPU: whatever their lengths, a run is what was recorded before.
 
-Tokens are padded to one of a few numbers, sixteen to an octave, and the mask of documents is built
+Tokens are padded to one of a few numbers, 32 to an octave, and the mask of documents is built
 on the GPU in the recorded run. Before that one kernel puts together what the run reads: other
 sequences are an upload of a few numbers each, and of what lies on the host, without waiting.
 """
@@ -70,7 +70,9 @@ class PackedProgram(Program):
         device = self.device
         recorded = self.records and device is not None
         known = self._documents(inputs, lengths) if recorded else None
-        if known is None or device is None or is_capturing(device):
+        with on_device(device):  # each has a current stream of its own
+            captured = is_capturing(device)
+        if known is None or device is None or captured:
             with on_device(device):
                 whole = {name: self._whole(name, x) for name, x in inputs.items()}
             if lengths is not None and POSITIONS in self.graph.inputs:

@@ -23,6 +23,7 @@ class Machine:
         self.host = self.gpu = 0.0
         self.captured: float | None = None
         self.flushed: list[int] = []
+        self.streams = 0  # that are current, beside the caller's
 
     def kernel(self, host: float, gpu: float) -> Callable[[], None]:
         def run() -> None:
@@ -40,9 +41,12 @@ class Machine:
         class Stream:
             def __init__(self, *, non_blocking: bool) -> None: ...
             def __enter__(self) -> Stream:
+                machine.streams += 1
                 return self
 
-            def __exit__(self, *_: object) -> None: ...
+            def __exit__(self, *_: object) -> None:
+                machine.streams -= 1
+
             def synchronize(self) -> None:
                 machine.host = max(machine.host, machine.gpu)
 
@@ -69,6 +73,8 @@ class Machine:
             return (end.at - start.at) / 1e3
 
         def empty(size: int, dtype: Any) -> Any:
+            assert not machine.streams, "memory that is kept for a stream that is gone soon"
+
             def fill(value: int) -> None:
                 machine.gpu = max(machine.gpu, machine.host) + FLUSH_US
                 machine.flushed.append(size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from stof_cupy import masks
 from stof_cupy.errors import ArgumentError, ShapeError
 from stof_cupy.fusion import structured
 from stof_cupy.graph import Graph
+from stof_cupy.runtime import documents
 from stof_cupy.runtime.documents import PackedProgram, lengths_of, padded_tokens
 from stof_cupy.runtime.packing import (
     DOCUMENTS,
@@ -23,6 +26,7 @@ from stof_cupy.runtime.packing import (
     packed_mask,
     positions,
 )
+from stof_cupy.runtime.program import Program
 from stof_cupy.runtime.ready import Options
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
@@ -177,3 +181,27 @@ def test_without_a_gpu_packed_programs_run_as_any() -> None:
         for _ in range(3):
             np.testing.assert_array_equal(program.run(inputs)["y"], want)
     program.close()
+
+
+def test_a_capture_is_looked_for_on_the_device_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of which the stream may be captured while another device is the current one."""
+    graph = pack_graph(structured(paper_stack(1)))
+    assert graph is not None
+    program = PackedProgram(graph, options=Options(record=True, recorder=FakeRecorder()))
+    current = [0]
+
+    @contextmanager
+    def on_device(device: int) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(program, "device", 1)
+    monkeypatch.setattr(documents, "on_device", on_device)
+    monkeypatch.setattr(documents, "is_capturing", lambda _: current[-1] == 1)
+    monkeypatch.setattr(documents, "to_device", lambda x, _: x)
+    monkeypatch.setattr(Program, "run", lambda _, inputs, finish: {"as any program": inputs})
+    x = np.zeros((1, 7, WIDTH), np.float32)
+    assert [*program.run({"x": x, "mask": Packed((3, 4))})] == ["as any program"]

@@ -57,6 +57,7 @@ class BuiltMask(DeviceMask):
         self._lock = threading.Lock()
         self._lists: dict[tuple[tuple[int, int], Layout], Lists] = {}
         self._asked: set[tuple[tuple[int, int], Layout]] = set()
+        self._left_out = False  # whether the last rebuild did not build `_first`
         self._first = self._made((TILE, TILE), "words", room)
 
     def _made(self, tile: tuple[int, int], layout: Layout, room: tuple[int, int] | None) -> Lists:
@@ -80,10 +81,10 @@ class BuiltMask(DeviceMask):
             most = min(self._room[0], math.prod(self.lead) * rows * cols)
             room = most, self._room[1] if tile == (TILE, TILE) else most
         lists = self._made(tile, layout, room)
-        if (tile, layout) not in self._asked:
-            self._asked.add((tile, layout))
-            if lists is self._first:  # which rebuilds may have left out
-                lists.build()
+        self._asked.add((tile, layout))
+        if lists is self._first and self._left_out:
+            lists.build()
+            self._left_out = False  # not before: other threads do not read them till then
         return lists.schedule
 
     def _rebuild(self, asked: bool) -> None:
@@ -92,6 +93,7 @@ class BuiltMask(DeviceMask):
             every = tuple(item for item in every if item[0] in self._asked)
         for number, (_, lists) in enumerate(every):
             lists.build(prepare=number == 0)
+        self._left_out = all(lists is not self._first for _, lists in every)
 
     def rehearsed(self) -> BuiltMask:
         """Return one of the same capacity that asks for the same kernels, see `DeviceMask`."""
