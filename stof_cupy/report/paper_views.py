@@ -79,7 +79,7 @@ def _host(results: Results) -> Table | None:
         )
         for (way, machine), at in found.items()
     )
-    note = "Median over the masks, of a call and the wait for it, less the device's time."
+    note = "Median over the masks, of a call of one sequence and its wait, less the device's time."
     return Table(("ms", *several, *lengths), rows, (note, *stamps(cells))) if rows else None
 
 
