@@ -90,7 +90,7 @@ format: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	@mkdir -p .benchmarks
-	$(BIN)/python -m pytest benchmarks -m 'not gpu' --benchmark-only --benchmark-json=.benchmarks/cpu.json
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks -m 'not gpu' --benchmark-only --benchmark-json=.benchmarks/cpu.json
 
 # Status 5 is pytest's for nothing to do: all cells are in the file.
 bench-gpu: $(VENV)/dev.stamp
