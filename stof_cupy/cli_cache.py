@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stof_cupy import env
+from stof_cupy.cli_mask import check_output
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.terminal import show_fields, title
@@ -116,15 +118,17 @@ def _clear(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    root, count = env.cache_dir(), 0
-    with zipfile.ZipFile(args.file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for room in _ROOMS:
-            for path in _files(room):
-                archive.write(path, path.relative_to(root).as_posix())
-                count += 1
-    show_fields(
-        {"exported": f"{count} files, {args.file.stat().st_size / 1e6:.1f} MB: {args.file}"}
-    )
+    root, made = env.cache_dir(), io.BytesIO()
+    check_output("OUT.zip", args.file)
+    files = [path for room in _ROOMS for path in _files(room)]
+    # In memory: of an export that fails nothing is left, and none finds itself among the files.
+    # Other files may be older than 1980, which a zip file cannot say.
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+        for path in files:
+            archive.write(path, path.relative_to(root).as_posix())
+    write_whole(args.file, made.getvalue())
+    size = args.file.stat().st_size / 1e6
+    show_fields({"exported": f"{len(files)} files, {size:.1f} MB: {args.file}"})
 
 
 def _warm(args: argparse.Namespace) -> None:

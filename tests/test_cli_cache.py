@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -81,6 +82,33 @@ def test_warm_list_export_clear_and_take_in(capsys, cache, model, tmp_path):
     before = {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()}
     warm(capsys, model)  # which finds all of it
     assert {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()} == before
+
+
+def test_an_export_of_files_older_than_zip_into_the_cache_itself(capsys, cache):
+    kernels = cache / "kernels"
+    kernels.mkdir(parents=True)
+    (kernels / "old.cubin").write_bytes(os.urandom(1 << 17))  # more than a copy takes at once
+    os.utime(kernels / "old.cubin", (0, 0))
+    status, text = run(capsys, "export", kernels / "shipped.zip")
+    assert status == 0 and "1 files" in text
+    with zipfile.ZipFile(kernels / "shipped.zip") as archive:
+        assert archive.namelist() == ["kernels/old.cubin"] and archive.testzip() is None
+
+
+def test_of_an_export_that_fails_nothing_is_left(capsys, cache, tmp_path, monkeypatch):
+    (cache / "schemes").mkdir(parents=True)
+    (cache / "schemes" / "a.json").write_text("{}")
+    shipped = tmp_path / "shipped.zip"
+    shipped.write_bytes(b"the one before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "write", full)
+    assert run(capsys, "export", shipped)[0] == 1
+    assert shipped.read_bytes() == b"the one before"
+    status, text = run(capsys, "export", tmp_path / "none" / "x.zip")
+    assert status == 1 and "expected the path of a file in an existing directory" in text
 
 
 def test_an_export_takes_the_place_of_schemes_of_another_version(capsys, cache, model, tmp_path):
