@@ -301,6 +301,9 @@ def test_progress_and_report(tmp_path: Path) -> None:
         assert part in text
     pytest.importorskip("matplotlib")
     tuned.report.save_plot(tmp_path / "report.png")
+    for wrong in (tmp_path / "report.xyz", tmp_path, None):
+        with pytest.raises(ArgumentError, match=r"path: got .*, expected one that ends in .*\.png"):
+            tuned.report.save_plot(wrong)  # type: ignore[arg-type]
     assert (tmp_path / "report.png").stat().st_size > 5000
 
 
