@@ -172,6 +172,10 @@ def test_sampling_is_seeded_and_follows_the_temperature():
         ([[1]], {"stop": [True]}, ArgumentError, "stop"),
         ([[1]], {"stop": math.inf}, ArgumentError, "stop: got inf"),
         ([[True]], {}, DTypeError, "prompts"),
+        ([[1]], {"emit": 3}, DTypeError, "emit: got int, expected a function, or None"),
+        # The sums of a small type of NumPy's go round, or overflow.
+        ([[1] * 50], {"max_new_tokens": np.uint8(250)}, ShapeError, "50 tokens and 250 new ones"),
+        ([[1] * 300], {"max_new_tokens": np.uint8(2)}, ShapeError, "300 tokens and 2 new ones"),
     ],
 )
 def test_bad_prompts(prompts, how, error, match):
