@@ -82,9 +82,9 @@ def _list(args: argparse.Namespace) -> None:
     del args
     title(f"cache {env.cache_dir()}")
     for room in (*_ROOMS, "models"):
-        root, files = env.cache_dir(room), _files(room)
+        root = env.cache_dir(room)
         entries = len(list(root.iterdir())) if root.is_dir() else 0
-        size = sum(path.stat().st_size for path in files) / 1e6
+        size = _size(room) / 1e6
         show_fields({room: f"{entries} entries, {size:.1f} MB"})
     lines = [line for path in _files("schemes") if (line := _scheme(path))]
     if lines:
@@ -112,9 +112,20 @@ def _clear(args: argparse.Namespace) -> None:
         if room not in (*_ROOMS, "models"):
             raise ArgumentError(mismatch("room", repr(room), "kernels, schemes or models"))
     for room in rooms:
-        size = sum(path.stat().st_size for path in _files(room))
-        shutil.rmtree(env.cache_dir(room), ignore_errors=True)
-        show_fields({room: f"{size / 1e6:.1f} MB thrown away"})
+        size, root = _size(room), env.cache_dir(room)
+        # A room may be a link to another disk, which stays one.
+        for each in root.iterdir() if root.is_symlink() and root.is_dir() else [root]:
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            else:
+                each.unlink(missing_ok=True)
+        left = _size(room)
+        rest = f", {left / 1e6:.1f} MB could not be" if left else ""
+        show_fields({room: f"{(size - left) / 1e6:.1f} MB thrown away{rest}"})
+
+
+def _size(room: str) -> int:
+    return sum(path.stat().st_size for path in _files(room))
 
 
 def _export(args: argparse.Namespace) -> None:

@@ -147,6 +147,24 @@ def test_clear_takes_what_it_is_told(capsys, cache):
     assert not list(cache.iterdir())
 
 
+def test_clear_empties_a_room_that_is_a_link(capsys, cache, tmp_path):
+    disk = tmp_path / "disk"
+    (disk / "k-sm_90").mkdir(parents=True)
+    (disk / "k-sm_90" / "kernel.cubin").write_bytes(bytes(2_000_000))
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "kernels").symlink_to(disk)
+    assert "2.0 MB thrown away" in run(capsys, "clear", "kernels")[1]
+    assert (cache / "kernels").is_symlink() and not list(disk.iterdir())
+
+
+def test_clear_says_what_it_could_not_throw_away(capsys, cache, monkeypatch):
+    (cache / "kernels").mkdir(parents=True)
+    (cache / "kernels" / "x").write_bytes(bytes(1_000_000))
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    text = run(capsys, "clear", "kernels")[1]
+    assert "0.0 MB thrown away, 1.0 MB could not be" in text
+
+
 def test_a_file_that_is_no_scheme_is_passed_over(capsys, cache):
     (cache / "schemes").mkdir(parents=True)
     (cache / "schemes" / "bad.json").write_text("[]")
