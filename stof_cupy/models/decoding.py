@@ -227,5 +227,6 @@ def stop_tokens(stop: Any, config: Any) -> frozenset[int]:
     tokens = list(given) if np.iterable(given) else [given]
     whole = all(isinstance(each, Integral) and not isinstance(each, bool) for each in tokens)
     if not whole or isinstance(given, (str, bytes)):
-        raise ArgumentError(mismatch("stop", repr(given), "a token id, or several"))
+        name = "config['eos_token_id']" if stop is None else "stop"
+        raise ArgumentError(mismatch(name, repr(given), "a token id, or several"))
     return frozenset(map(int, tokens))

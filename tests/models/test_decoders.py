@@ -183,6 +183,11 @@ def test_bad_prompts(prompts, how, error, match):
         engine_of(GPT2).generate(prompts, **{"max_new_tokens": 5, **how})
 
 
+def test_the_config_is_named_where_its_stop_tokens_are_wrong():
+    with pytest.raises(ArgumentError, match=r"config\['eos_token_id'\]: got 1\.5"):
+        engine_of({**GPT2, "eos_token_id": 1.5}).generate([[1]], max_new_tokens=1)
+
+
 def test_integers_of_numpy_are_integers():
     engine = engine_of(GPT2)
     said = engine.generate([[1, 2]], max_new_tokens=6)[0]
