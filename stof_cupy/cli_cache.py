@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stof_cupy import env
+from stof_cupy.cli_mask import check_output
 from stof_cupy.errors import ArgumentError, mismatch
 from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.terminal import show_fields, title
@@ -80,9 +82,9 @@ def _list(args: argparse.Namespace) -> None:
     del args
     title(f"cache {env.cache_dir()}")
     for room in (*_ROOMS, "models"):
-        root, files = env.cache_dir(room), _files(room)
+        root = env.cache_dir(room)
         entries = len(list(root.iterdir())) if root.is_dir() else 0
-        size = sum(path.stat().st_size for path in files) / 1e6
+        size = _size(room) / 1e6
         show_fields({room: f"{entries} entries, {size:.1f} MB"})
     lines = [line for path in _files("schemes") if (line := _scheme(path))]
     if lines:
@@ -110,21 +112,34 @@ def _clear(args: argparse.Namespace) -> None:
         if room not in (*_ROOMS, "models"):
             raise ArgumentError(mismatch("room", repr(room), "kernels, schemes or models"))
     for room in rooms:
-        size = sum(path.stat().st_size for path in _files(room))
-        shutil.rmtree(env.cache_dir(room), ignore_errors=True)
-        show_fields({room: f"{size / 1e6:.1f} MB thrown away"})
+        size, root = _size(room), env.cache_dir(room)
+        # A room may be a link to another disk, which stays one.
+        for each in root.iterdir() if root.is_symlink() and root.is_dir() else [root]:
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            else:
+                each.unlink(missing_ok=True)
+        left = _size(room)
+        rest = f", {left / 1e6:.1f} MB could not be" if left else ""
+        show_fields({room: f"{(size - left) / 1e6:.1f} MB thrown away{rest}"})
+
+
+def _size(room: str) -> int:
+    return sum(path.stat().st_size for path in _files(room))
 
 
 def _export(args: argparse.Namespace) -> None:
-    root, count = env.cache_dir(), 0
-    with zipfile.ZipFile(args.file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for room in _ROOMS:
-            for path in _files(room):
-                archive.write(path, path.relative_to(root).as_posix())
-                count += 1
-    show_fields(
-        {"exported": f"{count} files, {args.file.stat().st_size / 1e6:.1f} MB: {args.file}"}
-    )
+    root, made = env.cache_dir(), io.BytesIO()
+    check_output("OUT.zip", args.file)
+    files = [path for room in _ROOMS for path in _files(room)]
+    # In memory: of an export that fails nothing is left, and none finds itself among the files.
+    # Other files may be older than 1980, which a zip file cannot say.
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+        for path in files:
+            archive.write(path, path.relative_to(root).as_posix())
+    write_whole(args.file, made.getvalue())
+    size = args.file.stat().st_size / 1e6
+    show_fields({"exported": f"{len(files)} files, {size:.1f} MB: {args.file}"})
 
 
 def _warm(args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -83,6 +84,33 @@ def test_warm_list_export_clear_and_take_in(capsys, cache, model, tmp_path):
     assert {p.name: p.stat().st_mtime_ns for p in (cache / "schemes").iterdir()} == before
 
 
+def test_an_export_of_files_older_than_zip_into_the_cache_itself(capsys, cache):
+    kernels = cache / "kernels"
+    kernels.mkdir(parents=True)
+    (kernels / "old.cubin").write_bytes(os.urandom(1 << 17))  # more than a copy takes at once
+    os.utime(kernels / "old.cubin", (0, 0))
+    status, text = run(capsys, "export", kernels / "shipped.zip")
+    assert status == 0 and "1 files" in text
+    with zipfile.ZipFile(kernels / "shipped.zip") as archive:
+        assert archive.namelist() == ["kernels/old.cubin"] and archive.testzip() is None
+
+
+def test_of_an_export_that_fails_nothing_is_left(capsys, cache, tmp_path, monkeypatch):
+    (cache / "schemes").mkdir(parents=True)
+    (cache / "schemes" / "a.json").write_text("{}")
+    shipped = tmp_path / "shipped.zip"
+    shipped.write_bytes(b"the one before")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "write", full)
+    assert run(capsys, "export", shipped)[0] == 1
+    assert shipped.read_bytes() == b"the one before"
+    status, text = run(capsys, "export", tmp_path / "none" / "x.zip")
+    assert status == 1 and "expected the path of a file in an existing directory" in text
+
+
 def test_an_export_takes_the_place_of_schemes_of_another_version(capsys, cache, model, tmp_path):
     warm(capsys, model)
     shipped = tmp_path / "shipped.zip"
@@ -117,6 +145,24 @@ def test_clear_takes_what_it_is_told(capsys, cache):
     assert [path.name for path in cache.iterdir()] == ["models"]
     run(capsys, "clear", "models")
     assert not list(cache.iterdir())
+
+
+def test_clear_empties_a_room_that_is_a_link(capsys, cache, tmp_path):
+    disk = tmp_path / "disk"
+    (disk / "k-sm_90").mkdir(parents=True)
+    (disk / "k-sm_90" / "kernel.cubin").write_bytes(bytes(2_000_000))
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "kernels").symlink_to(disk)
+    assert "2.0 MB thrown away" in run(capsys, "clear", "kernels")[1]
+    assert (cache / "kernels").is_symlink() and not list(disk.iterdir())
+
+
+def test_clear_says_what_it_could_not_throw_away(capsys, cache, monkeypatch):
+    (cache / "kernels").mkdir(parents=True)
+    (cache / "kernels" / "x").write_bytes(bytes(1_000_000))
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    text = run(capsys, "clear", "kernels")[1]
+    assert "0.0 MB thrown away, 1.0 MB could not be" in text
 
 
 def test_a_file_that_is_no_scheme_is_passed_over(capsys, cache):

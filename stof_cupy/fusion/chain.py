@@ -150,13 +150,15 @@ class Chain:
     def digest(self, start: int, stop: int) -> str:
         """Return 16 hex digits of what a run of operators computes, wherever in a stack it stands.
 
-        Equal for runs of equal operators, wiring, attributes and shapes, whatever the constants
-        hold: the layers of a stack.
+        Equal for runs of equal operators, wiring, attributes and shapes, and of the same segments,
+        whatever the constants hold: the layers of a stack. A layer of which something else reads
+        what is between its operators is another one.
         """
         if (start, stop) not in self._digests:
             inside = {node: number for number, node in enumerate(self.ops[start:stop])}
             outside: dict[Node, int] = {}
-            text = []
+            # What is read from elsewhere, too, has to be there: no segment may reach across it.
+            text = [repr(self._follows[start + 1 : stop])]
             for node in inside:
                 wires = []
                 for each in node.inputs:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from stof_cupy.fusion.chain import Chain
 
@@ -66,13 +65,21 @@ def _longest_repeat(chain: Chain, boundaries: set[int], start: int, stop: int) -
                 continue
             first, least = start + left + 1, None
             for begin in range(first, first + run % period + 1):
-                cuts = range(begin, begin + period * copies + 1, period)
-                lost = len(set(cuts) - boundaries)
-                if (least is None or lost < least) and _equal(chain, cuts):
-                    best, covered, least = Piece(begin, cuts[1], copies), copies * period, lost
+                cuts = _alike(chain, range(begin, begin + period * copies + 1, period))
+                lost, size = len(set(cuts) - boundaries), cuts[-1] - cuts[0]
+                more = size > covered or (size == covered and least is not None and lost < least)
+                if len(cuts) > 2 and more:
+                    best, covered, least = Piece(cuts[0], cuts[1], len(cuts) - 1), size, lost
     return best
 
 
-def _equal(chain: Chain, cuts: Sequence[int]) -> bool:
-    """Whether operators that are equal one by one are wired equally too."""
-    return len({chain.digest(a, b) for a, b in pairwise(cuts)}) == 1
+def _alike(chain: Chain, cuts: range) -> range:
+    """Return the part of `cuts` with the most copies in a row that are wired equally.
+
+    Operators that are equal one by one may not be: one layer may show what the others hide.
+    """
+    digests = [chain.digest(a, b) for a, b in pairwise(cuts)]
+    groups = [len(list(group)) for _, group in groupby(digests)]
+    most = max(groups)
+    before = sum(groups[: groups.index(most)])
+    return cuts[before : before + most + 1]

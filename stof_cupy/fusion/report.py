@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stof_cupy.errors import MissingDependencyError, mismatch
 from stof_cupy.fusion.kernels import Setting
 from stof_cupy.fusion.pieces import Piece
 from stof_cupy.fusion.scheme import Scheme
 from stof_cupy.fusion.search import Outcome
+from stof_cupy.masks.drawing import check_picture
 
 __all__ = ["PieceReport", "Report"]
 
@@ -120,14 +120,12 @@ class Report:
         ------
         MissingDependencyError
             Without matplotlib (extra ``plot``).
+        ArgumentError
+            If matplotlib writes no such files.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as absent:
-            hint = "pip install 'stof-cupy[plot]'"
-            raise MissingDependencyError(
-                mismatch("matplotlib", "not installed", "installed", hint)
-            ) from absent
+        check_picture(path)
+        from matplotlib.figure import Figure
+
         rows = len(self.pieces)
         figure = Figure(figsize=(11, 1 + 2.6 * rows), layout="constrained")
         axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 3))

@@ -185,7 +185,7 @@ class Graph:
             If there is no such operator, or the inputs or attributes do not fit it; the message
             names the node and both sides.
         """
-        if op not in OPS:
+        if not isinstance(op, str) or op not in OPS:
             raise GraphError(mismatch("op", repr(op), ", ".join(OPS)))
         definition = OPS[op]
         operands = arguments.operands(definition, inputs, attrs, self.owns)

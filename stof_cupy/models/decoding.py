@@ -22,7 +22,7 @@ from stof_cupy.models.session import Runner, Session, Sessions, capacity_for
 from stof_cupy.models.target import Target
 from stof_cupy.models.tokenizer import pad
 
-__all__ = ["check_prompts", "generate", "listed", "read_source", "stop_tokens"]
+__all__ = ["check_prompts", "generate", "id_lists", "listed", "read_source", "stop_tokens"]
 
 Ints = NDArray[np.int32]
 
@@ -163,6 +163,21 @@ def listed(prompts: Any) -> list[Any]:
     return rows
 
 
+def id_lists(rows: Any) -> list[list[Any]]:
+    """Return rows of token ids as lists.
+
+    Raises
+    ------
+    DTypeError
+        If they are no sequence of sequences, one single row among it.
+    """
+    given: list[Any] = list(rows) if np.iterable(rows) else [None]
+    if isinstance(rows, str) or not all(map(np.iterable, given)):
+        got = type(rows).__name__
+        raise DTypeError(mismatch("rows", got, "a sequence of sequences of token ids"))
+    return [list(row) for row in given]
+
+
 def _are_ids(row: Any) -> bool:
     return isinstance(row, list) and all(
         isinstance(token, Integral) and not isinstance(token, bool) for token in row
@@ -195,7 +210,8 @@ def check_prompts(
         if bad := [token for token in row if not 0 <= token < model.vocab_size]:
             expected = f"ids from 0 to {model.vocab_size - 1}"
             raise ArgumentError(mismatch(f"prompts[{i}]", bad[0], expected))
-        new = max_new_tokens if model.kind == "decoder" else 0
+        # Not a NumPy integer: of a small type it might overflow.
+        new = int(max_new_tokens) if model.kind == "decoder" else 0
         if len(row) + new > model.max_positions:
             got = f"{len(row)} tokens and {max_new_tokens} new ones"
             expected = f"at most {model.max_positions} positions"
@@ -211,5 +227,6 @@ def stop_tokens(stop: Any, config: Any) -> frozenset[int]:
     tokens = list(given) if np.iterable(given) else [given]
     whole = all(isinstance(each, Integral) and not isinstance(each, bool) for each in tokens)
     if not whole or isinstance(given, (str, bytes)):
-        raise ArgumentError(mismatch("stop", repr(given), "a token id, or several"))
+        name = "config['eos_token_id']" if stop is None else "stop"
+        raise ArgumentError(mismatch(name, repr(given), "a token id, or several"))
     return frozenset(map(int, tokens))

@@ -153,6 +153,8 @@ def pixels_of(images: Iterable[Any], vision: Vision, config: ImageConfig, size: 
     if not whole or size < 1 or size % vision.patch:
         raise ArgumentError(mismatch("size", repr(size), f"a multiple of {vision.patch}"))
     size = int(size)
+    if not np.iterable(images):
+        raise DTypeError(mismatch("images", type(images).__name__, "a sequence of arrays"))
     mean, std = (np.array(each, np.float32) for each in (config.mean, config.std))
     # One after another: what is read from files when it is asked for need not lie here as a whole.
     squares = (_square(_image(i, image), size) for i, image in enumerate(images))
@@ -163,7 +165,10 @@ def pixels_of(images: Iterable[Any], vision: Vision, config: ImageConfig, size: 
 
 
 def _image(i: int, image: Any) -> NDArray[np.uint8]:
-    array = np.asarray(image)
+    try:
+        array = np.asarray(image)
+    except ValueError as bad:  # lists of different lengths
+        raise ShapeError(mismatch(f"images[{i}]", bad, "(height, width, 3)")) from bad
     if array.dtype != np.uint8:
         raise DTypeError(mismatch(f"images[{i}]", f"an array of {array.dtype}", "uint8"))
     if array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:

@@ -178,7 +178,13 @@ def _types(
     """Return the token types of all sequences as `_tokens` does; default 0."""
     if token_types is None:
         return np.ndarray((1, sum(lengths)), np.int32, np.zeros(1, np.int32), strides=(0, 0))
-    imported = _imported(token_types, "token_types")
+    try:
+        imported = _imported(token_types, "token_types")
+    except TypeError as bad:  # of list() and len(), and ours too, which says more
+        if isinstance(bad, StofError):
+            raise
+        got = f"{type(token_types).__name__} ({bad})"
+        raise DTypeError(mismatch("token_types", got, "a sequence of integers for each")) from bad
     given = imported.lengths
     types = _tokens(imported, "token_types", model.token_types - 1, target, later)
     if len(given) != len(lengths):

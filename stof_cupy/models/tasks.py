@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stof_cupy.errors import ArgumentError, UnsupportedError, mismatch
+from stof_cupy.errors import ArgumentError, DTypeError, UnsupportedError, mismatch
 from stof_cupy.graph import Graph
 from stof_cupy.models import Model, decoding
 from stof_cupy.models.images import ImageConfig, pixels_of
@@ -99,7 +99,7 @@ class TextTasks:
         MissingDependencyError
             Without the ``models`` extra.
         """
-        check_batch_size(batch_size)
+        batch_size = checked_batch_size(batch_size)
         rows = self.tokenize(sentences, max_length=max_length)
         pooling = self._read_text()[1].pooling
         not_empty = [i for i, row in enumerate(rows) if row]
@@ -158,8 +158,11 @@ class TextTasks:
         UnsupportedError
             If the model does not generate.
         DTypeError, ArgumentError, ShapeError
-            If a prompt is empty, too long, or not what the model or its tokenizer takes.
+            If a prompt is empty, too long, or not what the model or its tokenizer takes, or `emit`
+            is no function.
         """
+        if emit is not None and not callable(emit):
+            raise DTypeError(mismatch("emit", type(emit).__name__, "a function, or None"))
         listed = decoding.listed(prompts)
         is_text = bool(listed) and isinstance(listed[0], str)
         rows = self.tokenize(listed) if is_text else listed
@@ -209,7 +212,7 @@ class TextTasks:
         if vision is None:
             got = f"one of kind {self._model.kind!r}"
             raise UnsupportedError(mismatch("model", got, "one of images"))
-        check_batch_size(batch_size)
+        batch_size = checked_batch_size(batch_size)
         root = None if self._folder is None else self._folder / "preprocessor_config.json"
         pixels = pixels_of(
             images, vision, ImageConfig.read(root), size=16 * vision.patch if size is None else size
@@ -238,8 +241,14 @@ class TextTasks:
         return tokenizer(sentences, int(max_length))
 
     def detokenize(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """Return the text of each list of token ids, special tokens left out."""
-        return self._read_text()[0].decode([list(row) for row in rows])
+        """Return the text of each list of token ids, special tokens left out.
+
+        Raises
+        ------
+        DTypeError, ArgumentError
+            If `rows` are no lists of token ids.
+        """
+        return self._read_text()[0].decode(decoding.id_lists(rows))
 
     def _read_text(self) -> tuple[Tokenizer, SentenceConfig]:
         """Return what turns text into ids and hidden states into vectors, read when first used."""
@@ -261,7 +270,14 @@ class TextTasks:
         return self._text
 
 
-def check_batch_size(batch_size: Any) -> None:
-    """Raise ArgumentError unless it is a positive integer."""
+def checked_batch_size(batch_size: Any) -> int:
+    """Return it as Python's own, whose sums cannot overflow.
+
+    Raises
+    ------
+    ArgumentError
+        Unless it is a positive integer.
+    """
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
         raise ArgumentError(mismatch("batch_size", repr(batch_size), "a positive integer"))
+    return int(batch_size)

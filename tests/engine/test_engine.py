@@ -199,6 +199,19 @@ def test_encode_errors(checkpoint, engine):
             reader.encode(["w1"], max_length=length)
 
 
+def test_batches_of_a_small_integer_type(checkpoint):
+    engine = TransformerEngine(checkpoint, backend="numpy")
+    sentences = [f"w{i % 9}" for i in range(300)]
+    vectors = engine.encode(sentences, batch_size=np.uint8(200))
+    assert np.array_equal(vectors, engine.encode(sentences, batch_size=200))
+
+
+@pytest.mark.parametrize("rows", [None, 5, [5], "w1", [[1], None]])
+def test_detokenize_of_what_is_no_rows(checkpoint, rows):
+    with pytest.raises(DTypeError, match=r"rows: got .*, expected a sequence of sequences"):
+        TransformerEngine(checkpoint, backend="numpy").detokenize(rows)
+
+
 def test_encode_of_a_generator(checkpoint):
     engine = TransformerEngine(checkpoint, backend="numpy")
     vectors = engine.encode(f"w{i}" for i in range(3))

@@ -119,6 +119,9 @@ def test_lists_of_lists_and_of_nothing(engine) -> None:
         ),
         ({"token_types": [[0, 1], [0]]}, ShapeError, r"token_types\[0\]: got 2 tokens, expected 3"),
         ({"token_types": [[0, 9, 1], [0]]}, ArgumentError, r"token_types\[0\]"),
+        ({"token_types": 1}, DTypeError, "token_types: got int .*expected a sequence of integers"),
+        ({"token_types": [None, [0]]}, DTypeError, "token_types: got list .*NoneType"),
+        ({"token_types": [[0] * 3, np.array(0)]}, DTypeError, "token_types: got list"),
     ],
 )
 def test_lists_that_are_wrong(engine, changes: dict[str, Any], error: Any, match: str) -> None:

@@ -75,6 +75,47 @@ def test_pieces_cover_the_chain_whatever_it_is() -> None:
     assert starts[-1] == len(Chain(g))
 
 
+def tapped_stack(layers: int, taps: tuple[int, ...]) -> Graph:
+    """Layers of which some show what is between their operators."""
+    g = Graph("tapped")
+    x = g.input("x", ("batch", "seq", WIDTH), "float")
+    shown = []
+    for i in range(layers):
+        x = g.relu(g.scale(x, factor=0.5)) if i else g.relu(g.scale(g.add(x, x), factor=0.5))
+        inner = g.gemm(x, constant(g, f"w{i}", WIDTH, WIDTH))
+        shown += [inner] * (i in taps)
+        x = norm(g, g.gelu(inner), f"n{i}")
+    w = constant(g, "w", WIDTH, WIDTH)
+    for i, inner in enumerate(shown):  # where it is not there, a residual is not missed
+        g.output(f"tap{i}", g.gemm(x, w, residual=inner))
+    g.output("y", x)
+    return g
+
+
+def test_a_layer_that_shows_its_inside_is_another_piece() -> None:
+    chain = Chain(tapped_stack(7, (4,)))
+    found = pieces(chain)
+    assert max(found, key=lambda piece: piece.copies).copies >= 3
+    legal = {tuple(span) for span in chain.segments()}
+    for piece in found:
+        size = piece.stop - piece.start
+        own = [(a, b) for a, b in legal if piece.start <= a and b <= piece.stop]
+        for shift in range(0, size * piece.copies, size):
+            assert {(a + shift, b + shift) for a, b in own} <= legal
+    assert sum((piece.stop - piece.start) * piece.copies for piece in found) == len(chain)
+
+
+@pytest.mark.parametrize("taps", [(1,), (2,), (0, 1), (3,)])
+@pytest.mark.parametrize("mode", ["fast", "full"])
+def test_what_a_layer_shows_is_there_when_it_is_tuned(mode: str, taps: tuple[int, ...]) -> None:
+    graph = structured(tapped_stack(4, taps))
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 40, WIDTH)).astype(np.float32)}
+    exact = meaning.evaluate(graph, inputs)
+    got = run(tune(graph, SITE, mode), inputs)
+    for name, values in exact.items():
+        np.testing.assert_allclose(got[name], values, atol=3e-5)
+
+
 # The space of a real graph
 
 
@@ -260,6 +301,9 @@ def test_progress_and_report(tmp_path: Path) -> None:
         assert part in text
     pytest.importorskip("matplotlib")
     tuned.report.save_plot(tmp_path / "report.png")
+    for wrong in (tmp_path / "report.xyz", tmp_path, None):
+        with pytest.raises(ArgumentError, match=r"path: got .*, expected one that ends in .*\.png"):
+            tuned.report.save_plot(wrong)  # type: ignore[arg-type]
     assert (tmp_path / "report.png").stat().st_size > 5000
 
 

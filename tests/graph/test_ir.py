@@ -139,6 +139,7 @@ def test_constants_are_kept_without_a_copy() -> None:
     ("call", "error", "message"),
     [
         (lambda g, x: g.apply("conv", x), GraphError, r"op: got 'conv', expected gemm"),
+        (lambda g, x: g.apply(["gelu"], x), GraphError, r"op: got \['gelu'\], expected gemm"),
         (lambda g, x: g.gelu(), GraphError, r"gelu: x: got nothing, expected a node of this graph"),
         (lambda g, x: g.gelu(3), GraphError, r"gelu: x: got int, expected a node.*constant\(name"),
         (lambda g, x: g.gelu(np.ones((3, 2))), GraphError, r"x: got ndarray \(3, 2\), expected a "),

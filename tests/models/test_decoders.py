@@ -172,11 +172,20 @@ def test_sampling_is_seeded_and_follows_the_temperature():
         ([[1]], {"stop": [True]}, ArgumentError, "stop"),
         ([[1]], {"stop": math.inf}, ArgumentError, "stop: got inf"),
         ([[True]], {}, DTypeError, "prompts"),
+        ([[1]], {"emit": 3}, DTypeError, "emit: got int, expected a function, or None"),
+        # The sums of a small type of NumPy's go round, or overflow.
+        ([[1] * 50], {"max_new_tokens": np.uint8(250)}, ShapeError, "50 tokens and 250 new ones"),
+        ([[1] * 300], {"max_new_tokens": np.uint8(2)}, ShapeError, "300 tokens and 2 new ones"),
     ],
 )
 def test_bad_prompts(prompts, how, error, match):
     with pytest.raises(error, match=match):
         engine_of(GPT2).generate(prompts, **{"max_new_tokens": 5, **how})
+
+
+def test_the_config_is_named_where_its_stop_tokens_are_wrong():
+    with pytest.raises(ArgumentError, match=r"config\['eos_token_id'\]: got 1\.5"):
+        engine_of({**GPT2, "eos_token_id": 1.5}).generate([[1]], max_new_tokens=1)
 
 
 def test_integers_of_numpy_are_integers():

@@ -178,6 +178,8 @@ IMAGE = np.zeros((30, 30, 3), np.uint8)
         (lambda e: e.features([IMAGE], size=30), ArgumentError, "size: got 30"),
         (lambda e: e.features([IMAGE], size=True), ArgumentError, "size: got True"),
         (lambda e: e.features([IMAGE], batch_size=0), ArgumentError, "batch_size"),
+        (lambda e: e.features(None), DTypeError, "images: got NoneType"),
+        (lambda e: e.features([[[1, 2], [3]]]), ShapeError, r"images\[0\]: got .*height, width"),
         (lambda e: e.generate([[1]]), UnsupportedError, "kind .image encoder"),
     ],
 )
