@@ -7,10 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stof_cupy.ops import _counters, attention_timing, gemm_timing
 from stof_cupy.ops._counters import Taken
+from stof_cupy.ops.epilogue import Epilogue, Normed
 
 LAUNCH_US, START_US = 10.0, 20.0  # of a graph: the host's, and the GPU's before its first kernel
 FLUSH_US = 80.0
@@ -132,6 +134,22 @@ def test_close_ways_are_told_apart_alone(l2_bytes: int, monkeypatch: pytest.Monk
         return
     assert times == pytest.approx({"a": 32.3 * 42 / 35, "b": 32.3, "far": 40.0})
     assert asked == [4 * l2_bytes]
+
+
+def test_a_fold_is_timed_after_the_statistics_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[Any] = []
+    a, found, sums = np.ones((4, 8), np.float32), np.zeros((4, 2), np.float32), np.ones(3)
+
+    def statistics(x: Any, *, eps: float, out: Any) -> None:
+        order.append((x is a, out is found))
+
+    def run() -> None:
+        order.append("product")
+
+    monkeypatch.setattr(gemm_timing, "row_statistics", statistics)
+    gemm_timing._as_used(run, a, Epilogue(normed=Normed(found, sums)))()
+    assert order == [(True, True), "product"]
+    assert gemm_timing._as_used(run, a, Epilogue()) is run
 
 
 def test_words_that_graphs_count_in_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
