@@ -181,10 +181,10 @@ struct Output {
   // there are few.
   __device__ __forceinline__ void store_rows(float (&sums)[K::kN / 2], const Unit& unit) const {
     pieces().join_rows(sums);
-    constexpr int kPairs = K::kColumns / 8;
+    constexpr int kPairs = K::kN / 8;
     const epilogue::Operands operands = K::operands(p);
-    const int first = unit.tile_b * K::kColumns, col = first + thread % 4 * 2;
-    const bool whole = first + K::kColumns <= p.n;
+    const int first = unit.tile_b * K::kN, col = first + thread % 4 * 2;
+    const bool whole = first + K::kN <= p.n;
     epilogue::Columns<typename K::Epilogue, T, kPairs> columns;
     columns.load(operands, whole, [&](int i) { return col + 8 * i; });
 #pragma unroll
@@ -198,11 +198,7 @@ struct Output {
         epilogue::load_residual<T>(residual, operands, row, col, whole);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        float x[K::kHalves][2];
-#pragma unroll
-        for (int part = 0; part < K::kHalves; ++part)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) x[part][e] = sums[4 * (K::kHalves * i + part) + 2 * half + e];
+        float x[1][2] = {{sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]}};
         epilogue::Operands here = operands;
         columns.give(here, i);
         rows.give(here, 0);

@@ -99,10 +99,10 @@ struct Shape {
   static_assert(kAcross == 0 ||
                 (kHalves == 1 && kN <= 64 * kBuffers && kCluster == 1 && !kSwapped && !kSplit));
   static constexpr int kJoinedBytes = 64 * 64 * 4;  // of a warpgroup's sums for 64 columns
-  static_assert(kJoined == 1 || (kAcross == 0 && kCluster == 1 && kBlocks == 1 && kApart == 0 &&
-                                 (kByRows || (kHalves == 1 && kN % (64 * kJoined) == 0)) &&
-                                 !kPingPong && !kSwapped && !kSplit &&
-                                 kN / 64 * 2 * kJoinedBytes <= kStages * (kBytesA + kBytesB)));
+  static_assert(kJoined == 1 ||
+                (kAcross == 0 && kCluster == 1 && kBlocks == 1 && kHalves == 1 && kApart == 0 &&
+                 (kByRows || kN % (64 * kJoined) == 0) && !kPingPong && !kSwapped && !kSplit &&
+                 kN / 64 * 2 * kJoinedBytes <= kStages * (kBytesA + kBytesB)));
   // Of a warpgroup's rows, eight at a time, so many are a CTA's.
   static constexpr int kEighths = 8 / kJoined;
   static_assert(!kByRows || (8 % kJoined == 0 && kN % 64 == 0 && !Epilogue::kStatistics));

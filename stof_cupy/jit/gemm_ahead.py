@@ -24,7 +24,6 @@ GEMM_SM90_AHEAD = (
     ("float16", GEMM_SM90_CONFIGS[8], _RESIDUAL),
     ("float16", Sm90Gemm(128, 256, joined=4), _GELU),
     ("bfloat16", Sm90Gemm(128, 64, joined=8), _RESIDUAL),
-    ("bfloat16", Sm90Gemm(128, 128, joined=4), _GATED),
     ("float16", replace(GEMM_SM90_CONFIGS[0], transposed_a=True, transposed_b=True), PLAIN),
     ("float16", Sm90Gemm(128, 64, swapped=True, split=True), _GATED),
     ("float16", Sm90Gemm(128, 256, across=8), _RESIDUAL),

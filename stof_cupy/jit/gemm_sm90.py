@@ -146,11 +146,10 @@ class Sm90Gemm:
                 or self.cluster > 1
                 or self.m != 128
                 or (8 % self.joined if self.by_rows else self.n % (64 * self.joined))
-                # Wider ones are spilled, or their products serialised by NVRTC 12.4.
-                or (self.by_rows and self.n > 64 * epilogue.halves)
+                or (self.by_rows and self.n > 128)  # wider ones are spilled
             ):
                 expected = f"a divisor of {self.n // 64} in tiles of 128 rows"
-                expected += ", or of 8 where 64 columns are stored"
+                expected += ", or of 8 where they have at most 128 columns"
                 return mismatch("joined", self.joined, expected)
         if epilogue.gated and (self.transposed_a if self.swapped else self.transposed_b):
             return mismatch("epilogue", "gated", "one that is not, unless B is contiguous along K")
@@ -192,7 +191,7 @@ class Sm90Gemm:
             return mismatch("rotary", f"heads of {2 * epilogue.apart}", expected)
         if self.across and not epilogue.rows_alone:
             return mismatch("across", self.across, "0 of such an epilogue")
-        if self.joined > 1 and (epilogue.apart or (epilogue.gated and not self.by_rows)):
+        if self.joined > 1 and (epilogue.gated or epilogue.apart):
             return mismatch("joined", self.joined, "1 of columns that are coupled")
         if self.by_rows and epilogue.statistics:
             return mismatch("joined", self.joined, f"at most {self.n // 64} where rows are told of")
@@ -225,7 +224,7 @@ GEMM_SM90_CONFIGS = (
     *(Sm90Gemm(128, n, split=True) for n in (192, 128, 64)),
     *(Sm90Gemm(128, n, swapped=True, split=True) for n in (8, 16, 32, 64)),
     *(Sm90Gemm(128, n, joined=j) for n, j in ((256, 4), (192, 3), (256, 2), (128, 2))),
-    *(Sm90Gemm(128, n, joined=j) for n, j in ((64, 4), (64, 8), (128, 4))),
+    *(Sm90Gemm(128, 64, joined=j) for j in (4, 8)),
     Sm90Gemm(128, 256, split=True),
     *(Sm90Gemm(128, 144, pingpong=turns) for turns in (False, True)),
     Sm90Gemm(128, 96),

@@ -252,7 +252,7 @@ def test_the_code_of_streams(config: Sm90Gemm, stream: int) -> None:
 
 @pytest.mark.parametrize(
     ("n", "joined"),
-    [(128, 2), (256, 2), (192, 3), (256, 4), (64, 2), (64, 4), (64, 8)],
+    [(128, 2), (256, 2), (192, 3), (256, 4), (64, 2), (64, 4), (64, 8), (128, 4), (128, 8)],
 )
 def test_the_code_of_pieces_in_a_cluster(n: int, joined: int) -> None:
     """Tails in all of M, N and K, CTAs with no column of the output, and the fewest steps."""
@@ -264,18 +264,6 @@ def test_the_code_of_pieces_in_a_cluster(n: int, joined: int) -> None:
         case.compare(run_on_cpu(Plan(config, joined), case, seed=seed))
     case = Case.draw(7, Problem("float16", 136, 128, 456), "mm")
     case.compare(run_on_cpu(Plan(config, joined), case))
-
-
-@pytest.mark.parametrize("joined", [4, 8])
-@pytest.mark.parametrize("more", [{}, {"bias": True, "residual": True, "scale": True}], ids=str)
-def test_the_code_of_gated_pieces_in_a_cluster(joined: int, more: dict[str, bool]) -> None:
-    """Both halves of a column are in the CTA that has the row."""
-    kind = EpilogueKind(activation="silu", gated=True, **more)
-    for seed, size in enumerate(((1, 40, 64 * joined), (300, 136, 1000), (17, 72, 448))):
-        case = Case.draw(seed, Problem("bfloat16", *size, kind), padded_out=seed == 2)
-        plan = Plan(Sm90Gemm(128, 128, joined=joined), joined)
-        if plan.pieces(case.problem) == joined:
-            case.compare(run_on_cpu(plan, case, seed=seed))
 
 
 def test_a_stream_does_every_step_once() -> None:
@@ -335,8 +323,6 @@ def compare_on_gpu(cupy: Any, config: Sm90Gemm, case: Case, seed: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("config", (*GEMM_SM90_CONFIGS, *CPU), ids=lambda c: c.name)
 def test_sizes(hopper: Any, config: Sm90Gemm, dtype: str) -> None:
-    if config.fault() is not None:
-        pytest.skip("no such kernel")
     sizes = ((1, 72, 40), (17, 100, 1000), (127, 72, 1000), (300, 520, 72), (2000, 1000, 328))
     for seed, size in enumerate(sizes):
         case = Case.draw(seed, Problem(dtype, *size), padded_out=seed % 2 == 0)
@@ -349,9 +335,7 @@ def test_sizes(hopper: Any, config: Sm90Gemm, dtype: str) -> None:
 def test_epilogues(hopper: Any, config: Sm90Gemm, kind: EpilogueKind) -> None:
     if config.fault(kind) is not None:
         pytest.skip("no such kernel")
-    for seed, size in enumerate(
-        ((17, 104, 200), (300, 200, 72), (1500, 1032, 264), (700, 520, 1000))
-    ):
+    for seed, size in enumerate(((17, 104, 200), (300, 200, 72), (1500, 1032, 264))):
         case = Case.draw(seed, Problem("bfloat16", *size, kind), padded_out=seed == 1)
         compare_on_gpu(hopper, config, case, seed)
 
@@ -371,8 +355,6 @@ def test_transposed_operands(hopper: Any, config: Sm90Gemm, layout: str) -> None
 @pytest.mark.parametrize("config", GEMM_SM90_CONFIGS, ids=lambda c: c.name)
 def test_many_tiles_for_each_cta(hopper: Any, config: Sm90Gemm) -> None:
     """Buffers and phases go round many times; the whole result is that of a float32 product."""
-    if config.fault() is not None:
-        pytest.skip("no such kernel")
     m, n, k = (64 if config.swapped else 5000), 9000, 1000
     g = hopper.random.default_rng(1)
     a, b = (g.standard_normal((rows, k), np.float32).astype(np.float16) for rows in (m, n))

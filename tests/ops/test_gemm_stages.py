@@ -32,8 +32,7 @@ PIECES = Sm90Gemm(128, 64, split=True)
 FEW = Sm90Gemm(128, 16, swapped=True, split=True)
 UNEVEN = Sm90Gemm(128, 80, pingpong=True)
 JOINED = Sm90Gemm(128, 64, joined=2)
-BY_ROWS = Sm90Gemm(128, 128, joined=4)
-HOPPERS = (SHARED, WIDE, TALL, TURNS, PIECES, FEW, UNEVEN, JOINED, BY_ROWS)
+HOPPERS = (SHARED, WIDE, TALL, TURNS, PIECES, FEW, UNEVEN, JOINED)
 
 
 @dataclass
