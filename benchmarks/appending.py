@@ -31,6 +31,7 @@ from typing import Any
 import pytest
 
 from stof_cupy.errors import ArgumentError, mismatch
+from stof_cupy.report.results import is_ours
 
 WAY = "way"
 STAMP = ("machine_info", "commit_info", "datetime", "version")
@@ -150,7 +151,8 @@ def joined(
     """Return a file's content with one more run, by `order` of names and not as it was measured.
 
     What was measured before and is again, is new; but what the new run has fewer ways of stays
-    beside it, so that peers do not lose the time of ours that theirs is compared with.
+    beside it, so that peers do not lose the time of ours that theirs is compared with. A way of
+    ours that the new run left out for a reason is not missed.
     """
     number = len(content["runs"])
     fresh = {
@@ -161,7 +163,9 @@ def joined(
     measured = {each["fullname"] for each in fresh["benchmarks"]}
     there: dict[tuple[str, int], set[str]] = defaultdict(set)
     for each in content["benchmarks"]:
-        there[_cell_name(each), each["run"]].add(each["fullname"])
+        own = is_ours(str((each.get("params") or {}).get(WAY, "")))
+        if not (own and each["fullname"] in names - measured):
+            there[_cell_name(each), each["run"]].add(each["fullname"])
     gone = {cell for cell, old in there.items() if old <= measured}
     kept = {
         "benchmarks": [e for e in content["benchmarks"] if (_cell_name(e), e["run"]) not in gone],

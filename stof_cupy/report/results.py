@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Results", "Run", "Skip", "Timing", "case_of", "function_of"]
+__all__ = ["Results", "Run", "Skip", "Timing", "case_of", "function_of", "is_ours"]
 
 _WAYS = {"bench_stof_cupy": "ours", "bench_transformers": "transformers", "bench_plain": "NumPy"}
 """Functions of older files, which stand for whose call it is that they time."""
@@ -78,6 +78,17 @@ class Run:
         return ", ".join(filter(None, parts))
 
 
+def is_ours(way: str) -> bool:
+    """Whether a way is of this package, and no peer.
+
+    Examples
+    --------
+    >>> is_ours("ours sm80"), is_ours("templates"), is_ours("FA3")
+    (True, True, False)
+    """
+    return way.startswith("ours") or way in _OURS
+
+
 @dataclass(frozen=True)
 class Timing:
     """One benchmark of one run.
@@ -140,7 +151,7 @@ class Timing:
     @property
     def is_ours(self) -> bool:
         """Whether it was this package that ran."""
-        return self.way.startswith("ours") or self.way in _OURS
+        return is_ours(self.way)
 
     @property
     def with_host(self) -> bool:

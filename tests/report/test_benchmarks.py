@@ -268,6 +268,22 @@ def test_a_run_of_fewer_ways_stands_beside_the_one_before() -> None:
     assert found == [("Flex", 1), ("FA2", 1), ("FA2", 2), ("ours", 1)]
 
 
+def test_a_way_of_ours_that_is_no_more_does_not_keep_what_was_beside_it() -> None:
+    def ways(*names: str) -> list[dict[str, Any]]:
+        return [record("a.py::bench_b", way, [1.0], s=1) for way in names]
+
+    none: dict[str, Any] = {"runs": [], "benchmarks": [], "skipped": []}
+    name = "benchmarks/bench_a.py::bench_b[1-{}]".format
+    first = appending.joined(none, run_of(ways("ours", "templates", "FA2"), "2026-11-26"), [])
+    skip = {"fullname": first["benchmarks"][1]["fullname"], "reason": "ours is one of them"}
+    again = appending.joined(first, run_of(ways("ours", "FA2"), "2026-11-27"), [skip])
+    assert [each["params"]["way"] for each in again["benchmarks"]] == ["ours", "FA2"]
+    # A peer that is left out for a reason keeps its cell: it may only be missing there.
+    skip = {"fullname": name("FA2"), "reason": "FA2: No module named 'x'"}
+    both = appending.joined(again, run_of(ways("ours"), "2026-11-28"), [skip])
+    assert [each["params"]["way"] for each in both["benchmarks"]] == ["ours", "FA2", "ours"]
+
+
 def test_what_may_have_passed_is_tried_again() -> None:
     name = "benchmarks/bench_a.py::bench_b[1-{}]".format
     reasons = {
