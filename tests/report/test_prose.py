@@ -38,6 +38,7 @@ def shown(results: Results, name: str) -> Table:
     [
         ("attention of the paper's grid", "paper_attention paper"),
         ("decoding's attention", "attention decoding"),
+        ("whole stacks", "paper_stacks stacks"),
     ],
 )
 def test_how_fast_it_is_is_what_the_overview_says(results: Results, what: str, bench: str) -> None:
