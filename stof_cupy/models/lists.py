@@ -92,12 +92,11 @@ def run_list(
         raise ArgumentError(mismatch("mask", type(mask).__name__, expected))
     with target.active():
         given = _imported(x, "x")
-        origins = given.origins
+        lengths, origins = given.lengths, given.origins
         if program is None or output not in program.graph.outputs:
             # Each is checked once more by its run: on the host, if that is where all are.
             there = any(origin.on_cuda for origin in origins)
             first = target if there else Target("numpy", target.dtype)
-            lengths = given.lengths
             ids = _whole(_tokens(given, "x", model.vocab_size - 1, first), first)
             spans = [span for span, n in zip(_spans(lengths), lengths, strict=True) if n]
             kinds: list[Any] = [None] * len(spans)
@@ -109,22 +108,18 @@ def run_list(
                 for span, kind in zip(spans, kinds, strict=True)
             ]
             if made and target.device is not None and not there:
-                hidden = target.xp.concatenate(made)
+                return _exported(target.xp.concatenate(made), lengths, origins)
+            nothing = made[0][:0] if made else _nothing(model, target)
+            rest = iter(made)
+            parts = [next(rest) if n else nothing for n in lengths]
+            return [export_array(*each) for each in zip(parts, origins, strict=True)]
+        with checked() as later:
+            inputs = _packed_inputs(model, program, target, given, mask, token_types, later)
+            if sum(lengths):
+                hidden = program.run(inputs, lengths=lengths)[output][0]
             else:
-                nothing = made[0][:0] if made else _nothing(model, target)
-                rest = iter(made)
-                parts = [next(rest) if n else nothing for n in lengths]
-                return [export_array(*each) for each in zip(parts, origins, strict=True)]
-        else:
-            with checked() as later:
-                inputs = _packed_inputs(model, program, target, given, mask, token_types, later)
-                lengths = given.lengths
-                if sum(lengths):
-                    hidden = program.run(inputs, lengths=lengths)[output][0]
-                else:
-                    hidden = _nothing(model, target)
-                return _exported(hidden, lengths, origins)
-        return _exported(hidden, lengths, origins)
+                hidden = _nothing(model, target)
+            return _exported(hidden, lengths, origins)  # while the ids are looked at
 
 
 def _nothing(model: Model, target: Target) -> Any:
