@@ -3,15 +3,10 @@
 Whatever a user holds comes in as a NumPy or a CuPy array and goes back as the same kind. The order
 of work between streams is DLPack's: the producer makes CuPy's current stream wait for its own, and
 on the way out CuPy does that for the consumer's.
-
-NumPy and CuPy do not take part in DLPack for bfloat16, so it travels as uint16: the type code in
-the tensor descriptor is rewritten between producer and consumer, and this side reads the bits as
-``ml_dtypes.bfloat16``.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stof_cupy.dlpack import Bits
 from stof_cupy.dtypes import as_dtype, dtype_name, is_float
 from stof_cupy.errors import DTypeError, MissingDependencyError, mismatch
 
@@ -29,15 +25,6 @@ __all__ = ["Origin", "cupy_origins", "export_array", "import_array", "to_device"
 _CPU, _CUDA = 1, 2
 _HOST_DEVICES = (_CPU, 3)  # kDLCPU, kDLCUDAHost (pinned)
 _CUDA_DEVICES = (_CUDA, 13)  # kDLCUDA, kDLCUDAManaged
-
-# DLDataTypeCode: int, uint, float, bool, which NumPy and CuPy read, and bfloat.
-_UINT, _BFLOAT = 1, 4
-_CODES = (0, _UINT, 2, 6, _BFLOAT)
-
-# Byte offset of DLTensor.dtype.code from the pointer in a capsule. DLTensor is {data, device{type,
-# id}, ndim, dtype, ...}; the versioned struct puts {version, manager_ctx, deleter, flags} before
-# it.
-_CODE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}
 
 
 @dataclass(frozen=True)
@@ -156,7 +143,7 @@ def export_array(a: Any, origin: Origin) -> Any:
         return a
     a = _shareable(a, strided=origin.kind == "torch")
     is_bfloat16 = dtype_name(a.dtype) == "bfloat16"
-    bits = _Bits(a.view(np.uint16) if is_bfloat16 else a, is_bfloat16=is_bfloat16)
+    bits = Bits(a.view(np.uint16) if is_bfloat16 else a, is_bfloat16=is_bfloat16)
     module = sys.modules[origin.kind]
     return (module if origin.kind == "torch" else module.numpy).from_dlpack(bits)
 
@@ -239,7 +226,7 @@ def _from_dlpack(x: Any, name: str) -> tuple[Any, Origin]:
         else:
             memory = f"memory of DLPack device type {device_type}"
             raise DTypeError(mismatch(name, memory, "CPU or CUDA memory"))
-        bits = _Bits(x)
+        bits = Bits(x)
         array = consumer.from_dlpack(bits)
     except (DTypeError, MissingDependencyError):
         raise
@@ -270,47 +257,6 @@ def _cupy(name: str) -> Any:
         message = mismatch(name, "an array in CUDA memory", "one in CPU memory", hint)
         raise MissingDependencyError(message) from error
     return cupy
-
-
-class _Bits:
-    """A DLPack producer that passes another one through, with bfloat16 relabelled on the way.
-
-    From a foreign array bfloat16 goes out as uint16, noted in `is_bfloat16`; an array of ours that
-    `is_bfloat16`, given as its uint16 bits, goes out as bfloat16. A capsule's descriptor is made
-    for that capsule alone, so changing it is safe.
-    """
-
-    def __init__(self, array: Any, *, is_bfloat16: bool = False) -> None:
-        self._array = array
-        self._new_code = _BFLOAT if is_bfloat16 else None
-        self.is_bfloat16 = is_bfloat16
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        device_type, device_id = self._array.__dlpack_device__()
-        return int(device_type), int(device_id)
-
-    def __dlpack__(self, **how: Any) -> Any:
-        capsule = self._array.__dlpack__(**how)
-        code = _type_code(capsule)
-        if code.value not in _CODES:  # CuPy 13 crashes on those it does not know
-            raise BufferError(f"elements of DLPack type code {code.value}")
-        if self._new_code is not None:
-            code.value = self._new_code
-        elif code.value == _BFLOAT:
-            code.value = _UINT
-            self.is_bfloat16 = True
-        return capsule
-
-
-def _type_code(capsule: Any) -> ctypes.c_uint8:
-    """Return the type code in a DLPack capsule's descriptor, writable in place."""
-    api = ctypes.pythonapi
-    get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))
-    get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-        ("PyCapsule_GetPointer", api)
-    )
-    name = get_name(capsule)
-    return ctypes.c_uint8.from_address(get_pointer(capsule, name) + _CODE_OFFSET[name])
 
 
 def _shareable(a: Any, *, strided: bool) -> Any:

@@ -16,7 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A room may import itself and rooms of a lower layer, nothing beside or above it.
 LAYERS = {
     "errors": 0,
-    **dict.fromkeys(("env", "dtypes", "files", "terminal"), 1),
+    **dict.fromkeys(("env", "dlpack", "dtypes", "files", "terminal"), 1),
     **dict.fromkeys(("interop", "jit", "report"), 2),
     "masks": 3,
     "ops": 4,

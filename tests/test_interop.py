@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stof_cupy.dlpack import Bits
 from stof_cupy.dtypes import as_dtype
 from stof_cupy.errors import DTypeError, MissingDependencyError
 from stof_cupy.interop import (
     Origin,
-    _Bits,
     cupy_origins,
     export_array,
     import_array,
@@ -129,7 +129,7 @@ def test_any_producer_is_taken_without_a_copy(dtype: str) -> None:
 
 def test_bfloat16_goes_both_ways_as_bits() -> None:
     x = numbers("bfloat16")
-    foreign = _Bits(x.view(np.uint16), is_bfloat16=True)
+    foreign = Bits(x.view(np.uint16), is_bfloat16=True)
     with pytest.raises((RuntimeError, BufferError)):
         np.from_dlpack(foreign)  # it is labelled bfloat16, which NumPy does not take
     array, _ = import_array(foreign)
@@ -347,7 +347,7 @@ class TestCuda:
 
     def test_bfloat16_goes_both_ways_as_bits(self, cupy: Any) -> None:
         x = cupy.asarray(numbers("bfloat16"))
-        array, _ = import_array(_Bits(x.view(np.uint16), is_bfloat16=True))
+        array, _ = import_array(Bits(x.view(np.uint16), is_bfloat16=True))
         assert (array.data.ptr, array.dtype) == (x.data.ptr, x.dtype)
 
     def test_results_move_to_where_the_input_was(self, cupy: Any) -> None:
@@ -383,7 +383,7 @@ class TestCuda:
     def test_t28_streams_by_number(self, cupy: Any, stream: int | None) -> None:
         x = cupy.arange(5)
         cupy.cuda.Device().synchronize()
-        capsule = _Bits(x).__dlpack__(stream=stream)
+        capsule = Bits(x).__dlpack__(stream=stream)
         assert cupy.from_dlpack(capsule).get().tolist() == [0, 1, 2, 3, 4]
 
     def test_t29_results_go_to_the_inputs_device(self, cupy: Any) -> None:
