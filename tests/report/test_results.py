@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,11 @@ def test_a_product_counts_once_beside_torch_compile_where_that_was_timed(tmp_pat
     (row,) = table.rows
     found = dict(zip(table.columns, row, strict=True))
     assert (found["cells"], found["worst"], found["compile"]) == ("2", "1.50x", "1.50x")
+
+
+def test_no_committed_run_is_without_results() -> None:
+    for path in COMMITTED.glob("*.json"):
+        content = json.loads(path.read_text())
+        if "runs" in content and "benchmarks" in content:
+            used = {each["run"] for each in (*content["benchmarks"], *content["skipped"])}
+            assert used == {*range(len(content["runs"]))}, path.name
