@@ -9,6 +9,7 @@ import shutil
 import time
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,8 @@ def _clear(args: argparse.Namespace) -> None:
             if each.is_dir() and not each.is_symlink():
                 shutil.rmtree(each, ignore_errors=True)
             else:
-                each.unlink(missing_ok=True)
+                with suppress(OSError):  # what is left is told below
+                    each.unlink()
         left = _size(room)
         rest = f", {left / 1e6:.1f} MB could not be" if left else ""
         show_fields({room: f"{(size - left) / 1e6:.1f} MB thrown away{rest}"})

@@ -165,6 +165,25 @@ def test_clear_says_what_it_could_not_throw_away(capsys, cache, monkeypatch):
     assert "0.0 MB thrown away, 1.0 MB could not be" in text
 
 
+def test_clear_goes_on_past_a_file_of_a_linked_room(capsys, cache, tmp_path, monkeypatch):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "a.json").write_bytes(bytes(1_000_000))
+    (disk / "b.json").write_bytes(bytes(2_000_000))
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "schemes").symlink_to(disk)
+    unlink = Path.unlink
+
+    def refused(path: Path, *how: object, **more: object) -> None:
+        if path.name == "a.json":
+            raise PermissionError(13, "Permission denied")
+        unlink(path, *how, **more)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    status, text = run(capsys, "clear", "schemes")
+    assert status == 0 and "2.0 MB thrown away, 1.0 MB could not be" in text
+
+
 def test_a_file_that_is_no_scheme_is_passed_over(capsys, cache):
     (cache / "schemes").mkdir(parents=True)
     (cache / "schemes" / "bad.json").write_text("[]")
