@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,6 +16,7 @@ class Counted:
     """Lists that hold what `now` was when they were filled."""
 
     now = 0
+    prepared: ClassVar[list[bool]] = []
 
     def __init__(self, *_: Any) -> None:
         self.fault: Exception | None = None
@@ -25,6 +26,7 @@ class Counted:
         if self.fault is not None:
             raise self.fault
         self.schedule = Counted.now
+        Counted.prepared.append(prepare)
 
 
 @pytest.fixture
@@ -33,6 +35,7 @@ def device_mask(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(mask, "_on", lambda device: nullcontext())
     monkeypatch.setattr(built, "Lists", Counted)
     monkeypatch.setattr(Counted, "now", 0)
+    monkeypatch.setattr(Counted, "prepared", [])
     program: Any = None
     return built.BuiltMask((100, 100), (), program, None)
 
@@ -73,3 +76,16 @@ def test_lists_that_could_not_be_built_are_built_when_asked_again(device_mask: A
         device_mask.schedule(FIRST)
     device_mask._first.fault = None
     assert device_mask.schedule(FIRST) == 1
+
+
+def test_what_all_lists_are_made_of_is_made_once_a_rebuild(device_mask: Any) -> None:
+    for tile in (OTHER, (32, 32)):
+        device_mask.schedule(tile)
+    for asked in (True, False):
+        Counted.prepared.clear()
+        device_mask.rebuild(asked=asked)
+        assert Counted.prepared == [True, *[False] * (1 if asked else 2)]
+    device_mask.rebuild(asked=True)
+    Counted.prepared.clear()
+    device_mask.schedule(FIRST)  # nothing says that others have done it since
+    assert Counted.prepared == [True]

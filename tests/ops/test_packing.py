@@ -191,6 +191,21 @@ def test_the_same_is_written_again(how: str, dtype: str) -> None:
     equal(places, padded(PLACES.astype(np.int32)))
 
 
+def test_pieces_fit_both_that_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU stops at a piece of 16 bytes that lies between two."""
+    pieces: list[int] = []
+    monkeypatch.setattr(Table, "_add", lambda self, out, kind, count: pieces.append(count))
+    memory = np.zeros(SIZE * 16 + 32, np.uint8)
+    at = -memory.ctypes.data % 16
+    whole, off = (
+        There(np.ndarray((1, SIZE, 4), np.float32, memory, at + shift)) for shift in (0, 4)
+    )
+    x = There(np.ndarray((TOKENS, 4), np.float32, memory, at))
+    for again in (None, off):
+        Table(LENGTHS, 2).add(Column(x, whole, again))
+    assert pieces == [1, 4, 4]
+
+
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("rest", [(), (8,)])
 def test_zeros_for_all_do_not_go_up(how: str, rest: tuple[int, ...]) -> None:

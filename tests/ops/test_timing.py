@@ -136,6 +136,13 @@ def test_close_ways_are_told_apart_alone(l2_bytes: int, monkeypatch: pytest.Monk
     assert asked == [4 * l2_bytes]
 
 
+@pytest.mark.parametrize(("rows", "nbytes", "cold"), [(65, 51, 100), (65, 50, 0), (64, 51, 0)])
+def test_what_the_l2_keeps_is_not_timed_alone(rows: int, nbytes: int, cold: int) -> None:
+    sets = [(np.zeros(nbytes - 2, np.int8), np.zeros(1, np.int8), np.zeros(1, np.int8))] * 2
+    problem, facts = SimpleNamespace(m=rows), SimpleNamespace(l2_bytes=100)
+    assert gemm_timing._cold(problem, sets, facts) == cold  # type: ignore[arg-type]
+
+
 def test_a_fold_is_timed_after_the_statistics_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[Any] = []
     a, found, sums = np.ones((4, 8), np.float32), np.zeros((4, 2), np.float32), np.ones(3)
