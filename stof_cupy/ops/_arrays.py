@@ -49,6 +49,10 @@ Array = Any
 """A NumPy or CuPy array; CuPy carries no type information."""
 
 
+_NOT_PLAIN = (np.ma.MaskedArray, np.matrix)
+"""Arrays whose masks would be lost, and that stay matrices, where NumPy even crashes."""
+
+
 def backend(**arrays: Array | None) -> str:
     """Return ``"numpy"`` or ``"cuda"``, whichever all given arrays belong to.
 
@@ -68,12 +72,14 @@ def backend(**arrays: Array | None) -> str:
     for name, x in arrays.items():
         if x is None:
             continue
-        if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        if isinstance(x, np.ndarray) and not isinstance(x, _NOT_PLAIN):
             kind, device = "numpy", None
         elif is_cupy(x):
             kind, device = "cuda", x.device.id
         else:
             hint = "other arrays come in through stof_cupy.interop.import_array"
+            if isinstance(x, np.matrix):
+                hint = "numpy.asarray makes it one"
             raise DTypeError(mismatch(name, type(x).__name__, "a NumPy or CuPy array", hint))
         if not first_name:
             first_name, first_kind, first_device = name, kind, device
@@ -118,7 +124,8 @@ def check_dtype(name: str, x: Array, like: Array | None = None, like_name: str =
 def real(name: str, value: Any, expected: str) -> float:
     """Return a number of any type, also of those that NumPy does not know, as a float."""
     try:
-        if isinstance(value, bool | str | bytes | np.bool_ | np.ndarray):
+        # NumPy makes a float of a complex number, with a warning.
+        if isinstance(value, bool | str | bytes | np.bool_ | np.ndarray | np.complexfloating):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):

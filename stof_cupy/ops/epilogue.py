@@ -89,6 +89,7 @@ class Rotary:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise ArgumentError(mismatch(name, repr(value), "an integer"))
+            object.__setattr__(self, name, int(value))  # products of NumPy's small ones wrap
         _check_flag("interleaved", self.interleaved)
         object.__setattr__(self, "magnitude", _single("magnitude", self.magnitude))
 
@@ -177,6 +178,8 @@ class Epilogue:
         whole = isinstance(heads, int | np.integer) and not isinstance(heads, bool)
         if heads is not None and not whole:
             raise ArgumentError(mismatch("heads", repr(heads), "an integer"))
+        if heads is not None:
+            object.__setattr__(self, "heads", int(heads))
 
     @property
     def kind(self) -> EpilogueKind:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
+from stof_cupy import env
 from stof_cupy.files import UNUSABLE, write_whole
 from stof_cupy.jit.device import DeviceFacts
 from stof_cupy.ops import gemm_model, gemm_vendor, gemm_ways
@@ -173,18 +175,39 @@ def times_of(facts: DeviceFacts, key: str) -> Times:
 
 
 def keep(facts: DeviceFacts, key: str, times: Times) -> None:
-    """Add the times of a product to the file of a GPU."""
+    """Add the times of a product to the file of a GPU.
+
+    Where that cannot be written a warning says so, once, and they last as long as this process.
+    """
     path = path_of(facts)
-    every = {**_read(path), key: {name: round(us, 3) for name, us in times.items()}}
+    every = {**_known(path), key: {name: round(us, 3) for name, us in times.items()}}
     record = {"version": _VERSION, "gpu": facts.name, "driver": facts.driver, "us": every}
-    write_whole(path, json.dumps(record, indent=1).encode())
+    try:
+        write_whole(path, json.dumps(record, indent=1).encode())
+        _UNWRITTEN.pop(path, None)
+    except OSError as error:
+        if path not in _UNWRITTEN:
+            warnings.warn(
+                f"times of products {path} cannot be written ({error}); what is measured now is "
+                f"lost when this process ends. Set {env.CACHE_DIR.name} to another place.",
+                stacklevel=2,
+            )
+        _UNWRITTEN.setdefault(path, {})[key] = every[key]
     for cached in (_stored, choices, norm):
         cached.cache_clear()
 
 
+_UNWRITTEN: dict[Path, dict[str, dict[str, float]]] = {}
+"""Times by file and product, where the file could not be written."""
+
+
 @lru_cache(maxsize=16)
 def _stored(path: Path) -> dict[str, dict[str, float]]:
-    return _read(path)
+    return _known(path)
+
+
+def _known(path: Path) -> dict[str, dict[str, float]]:
+    return {**_read(path), **_UNWRITTEN.get(path, {})}
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:

@@ -196,8 +196,11 @@ def _check(eps: float, out: Array | None, rows: int, **read: Array) -> None:
     if out is None:
         return
     check_shape("out", out, (rows, 2))
-    if out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise DTypeError(mismatch("out", out.dtype.name, "contiguous float32"))
+    if out.dtype != np.float32:
+        got = out.dtype.name if out.dtype.isnative else out.dtype.str
+        raise DTypeError(mismatch("out", got, "float32"))
+    if not out.flags.c_contiguous:
+        raise ArgumentError(mismatch("out", f"strides {out.strides}", "a contiguous array"))
     if not is_cupy(out) and not out.flags.writeable:
         raise ArgumentError(mismatch("out", "a read-only array", "one that can be written"))
     check_no_overlap(out, **read)

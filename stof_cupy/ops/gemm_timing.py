@@ -65,7 +65,8 @@ def measure(
 
     From then on `gemm` takes the fastest for such a product. Takes about 10 ms for each way, half a
     second for each of those that are about as fast and take 100 us or more, and a second for each
-    kernel that was never compiled; no stream may be captured meanwhile.
+    kernel that was never compiled; no stream may be captured meanwhile. Where the cache directory
+    cannot be written a warning says so, and what was found lasts as long as the process.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from stof_cupy.errors import ArgumentError, DTypeError, ShapeError, UnsupportedE
 from stof_cupy.jit.catalogue import GEMM_TILES
 from stof_cupy.ops import gemm as module
 from stof_cupy.ops import gemm_args, gemm_sm80, reference
-from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue, Rotary
+from stof_cupy.ops.epilogue import ACTIVATIONS, Epilogue, Normed, Rotary
 from stof_cupy.ops.gemm import gemm
 from stof_cupy.ops.gemm_args import validate
 from stof_cupy.ops.gemm_fold import row_statistics
@@ -306,3 +306,25 @@ def test_numpy_takes_an_empty_sum_and_a_transposed_weight():
     g = rng(15)
     a, w = random_array(g, (2, 5, 24)), random_array(g, (10, 24))
     np.testing.assert_allclose(gemm(a, w.T), reference.gemm(a, w.T), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_matrices_are_refused_as_masked_arrays_are():
+    a = np.ones((2, 3), np.float32)
+    for other, hint in ((np.matrix(a), "numpy.asarray"), (np.ma.array(a), "import_array")):
+        with pytest.raises(DTypeError, match=f"a: got .*{hint}"):
+            gemm(other, a.T)
+    with pytest.raises(DTypeError, match="x: got matrix"):
+        row_statistics(np.matrix(a), eps=1e-5)
+    sums = np.ones(2, np.float32)
+    with pytest.raises(DTypeError, match=r"normed\.statistics: got matrix"):
+        # NumPy 2.5 has no third axis of a matrix, and crashed.
+        gemm(a, a.T, epilogue=Epilogue(normed=Normed(np.matrix(a[:, :2]), sums)))
+
+
+def test_complex_numbers_are_no_numbers_of_an_epilogue():
+    for number in (2j, np.complex64(2 + 1j), np.complex128(2)):
+        with pytest.raises(ArgumentError, match=r"scale: got .*expected a number"):
+            Epilogue(scale=number)
+        with pytest.raises(ArgumentError, match="eps: got"):
+            row_statistics(np.ones((1, 2), np.float32), eps=number)

@@ -233,3 +233,21 @@ def test_measuring() -> None:
     kind = EpilogueKind(bias=True, residual=True)
     times = gemm_timing.measure_norm(replace(PROBLEM, epilogue=kind))
     assert {gemm_choice.APART, gemm_choice.LATE} <= set(times)
+
+
+def test_times_that_cannot_be_written_last_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gemm_choice, "_UNWRITTEN", {})
+    folder = gemm_choice.path_of(H100).parent
+    folder.write_text("a file where the folder should be")
+    other = gemm_choice.name_of(gemm_ways.ways(PROBLEM, HERE, H100)[3].choice)
+    with pytest.warns(UserWarning, match="cannot be written .*STOF_CACHE_DIR"):
+        keep({other: 1.0})
+    keep({other: 1.0}, norm=True)  # and says so once
+    assert names() == [other]
+    folder.unlink()
+    keep({"another": 1.0}, norm=True)
+    assert names() == [other], "what could not be written before is lost"
+    assert not gemm_choice._UNWRITTEN
+    assert len(json.loads(gemm_choice.path_of(H100).read_text())["us"]) == 2

@@ -190,3 +190,12 @@ def test_statistics_on_a_gpu() -> None:
     out = gemm(a, w.T, epilogue=Epilogue(statistics=parts))
     got = merged_statistics(parts, 520, eps=1e-5).get()
     np.testing.assert_allclose(got, row_statistics(out.get(), eps=1e-5), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_wrong_with_where_statistics_go() -> None:
+    x = np.ones((3, 4), np.float32)
+    other = np.dtype(np.float32).newbyteorder()
+    with pytest.raises(DTypeError, match=f"out: got {other.str}"):
+        row_statistics(x, eps=1e-5, out=np.empty((3, 2), other))
+    with pytest.raises(ArgumentError, match="out: got strides"):
+        row_statistics(x, eps=1e-5, out=np.empty((2, 3), np.float32).T)

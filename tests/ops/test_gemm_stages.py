@@ -371,6 +371,23 @@ def test_what_does_not_fit() -> None:
         gemm_layer_norm(a, b, one, one, eps=1e-5, epilogue=after)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_sizes_of_small_types_do_not_wrap(interleaved: bool) -> None:
+    a, b = (random_array(rng(3), shape, "float32") for shape in ((1, 5, 8), (8, 256)))
+    positions, frequency = np.arange(5)[None], np.ones(32, np.float32)
+    turns = [
+        Rotary(positions, frequency, each(4), each(64), interleaved)
+        for each in (int, np.int8, np.uint8)
+    ]
+    want, *others = (gemm(a, b, epilogue=Epilogue(rotary=turn)) for turn in turns)
+    for got in others:
+        np.testing.assert_array_equal(got, want)
+    heads = Epilogue(rotary=turns[0], heads=np.uint8(4))
+    assert type(heads.heads) is int and gemm(a, b, epilogue=heads).shape == (1, 4, 5, 64)
+    wide = np.ones((8, 800), np.float32)
+    assert gemm(a, wide, epilogue=Epilogue(heads=np.uint8(200))).shape == (1, 200, 5, 4)
+
+
 def test_halves_that_take_a_second_kernel() -> None:
     """Head dims, and parts of heads, that the product's kernel does not turn."""
     g = rng(3)
