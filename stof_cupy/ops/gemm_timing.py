@@ -79,7 +79,8 @@ def measure(
     Returns
     -------
     mapping of str to float
-        Microseconds by `gemm_choice.name_of`; empty if there is nothing to choose from.
+        Microseconds by `gemm_choice.name_of`; empty if there is nothing to choose from. Those of a
+        product of normalised rows have the statistics of the rows in them.
 
     Raises
     ------

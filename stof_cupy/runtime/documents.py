@@ -236,8 +236,8 @@ def lengths_of(mask: Any) -> Packed | None:
 def padded_tokens(tokens: int) -> int:
     """Return the number of tokens that runs of `tokens` are padded to: at most a 32nd more.
 
-    Of each number a run is recorded, so they should be few; but products of 17408 rows for 16700
-    tokens take a fifth more than of 16896, which fill the GPU's SMs four times and no more.
+    Of each number a run is recorded, so they should be few; but products of 17408 rows and 768
+    columns take a quarter more than of 16896, whose tiles fill an H200's SMs just four times.
 
     Examples
     --------
