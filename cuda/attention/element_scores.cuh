@@ -297,4 +297,10 @@ struct Scores {
   };
 };
 
+// Whether scores are products with a factor and a bias by distance alone.
+template <class Scores>
+constexpr bool kIsRelative = false;
+template <>
+constexpr bool kIsRelative<Scores<Relative>> = true;
+
 }  // namespace stof::attention

@@ -278,7 +278,11 @@ struct Consumer {
       const Row row = Row::load(K::row_info(smem, rows.buffer()));
       const int query = row.q_tile * K::kM + group * 64 + thread / 32 * 16 + thread % 32 / 4;
       const TwoRows at{row.batch, row.head, {min(query, p.seq_q - 1), min(query + 8, p.seq_q - 1)}};
-      return ScoresOfTile<K>::begin(p, at, K::places(smem, tiles.buffer()), thread);
+      const u32 places = K::places(smem, tiles.buffer());
+      if constexpr (K::kByDistance)
+        return ScoresByDistance<K>::begin(p, at, places, thread);
+      else
+        return ScoresOfTile<K>::begin(p, at, places, thread);
     } else {
       return 0;
     }
@@ -292,36 +296,46 @@ struct Consumer {
       making.make(s, p, K::places(smem, tiles.buffer()), thread);
       release_k();
     }
-    float scale = K::kTerms ? 1.f : p.factor;
     if (kMasked) bits.mask(s);
     float added[4];
-    if constexpr (!K::kTerms) {
-      rescale[0] = rescale[1] = 1.f;
-      const bool looked = kLooked || softmax.unsettled();
-      if (looked) {
-        softmax.raise(s, scale, rescale);
-        scale = softmax.scaled_if_far(s, scale);
-      }
-      softmax.weigh(s, scale, added);
-      if constexpr (kLooked) {
-      } else if (!looked && !softmax.fit(added)) {
-        if (softmax.finite(added)) {
-          softmax.lower(s, added, rescale);
-        } else {
-          ptx::wgmma_wait<0>();  // there are not enough registers beside P
-          ptx::pin(o);
-          const u32 info = K::row_info(smem, rows.buffer());
-          Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
-          softmax.raise(s, scale, rescale);
-          scale = softmax.scaled_if_far(s, scale);
-          softmax.weigh(s, scale, added);
-        }
-      }
+    if constexpr (K::kByDistance) {
+      weigh<kLooked>(s, added, tile, making.makes(), making.scale, making.shift);
+    } else if constexpr (K::kTerms) {
+      softmax.raise(s, 1.f, rescale);
+      softmax.weigh(s, 1.f, added);
     } else {
-      softmax.raise(s, scale, rescale);
-      softmax.weigh(s, scale, added);
+      weigh<kLooked>(s, added, tile, false, p.factor);
     }
     softmax.add(added);
+  }
+
+  // Scores are what `s` has times `scale`, plus `shift` if that is given. They are looked at first
+  // with kLooked, where `made`, as then they could not be computed again, and where origins ask for
+  // it; else if weights have to be mended.
+  template <bool kLooked, int kCount, typename... Shift>
+  __device__ __forceinline__ void weigh(float (&s)[kCount], float (&added)[4], int tile, bool made,
+                                        float scale, Shift... shift) {
+    rescale[0] = rescale[1] = 1.f;
+    const bool looked = kLooked || made || softmax.unsettled();
+    if (looked) {
+      softmax.raise(s, scale, rescale, shift...);
+      softmax.scale_if_far(s, scale, shift...);
+    }
+    softmax.weigh(s, scale, added, shift...);
+    if constexpr (kLooked) {
+    } else if (!looked && !softmax.fit(added)) {
+      if (softmax.finite(added)) {
+        softmax.lower(s, added, rescale);
+      } else {
+        ptx::wgmma_wait<0>();  // there are not enough registers beside P
+        ptx::pin(o);
+        const u32 info = K::row_info(smem, rows.buffer());
+        Epilogue<K>{p, 0, group, thread}.score_again(s, info, tile);
+        softmax.raise(s, scale, rescale, shift...);
+        softmax.scale_if_far(s, scale, shift...);
+        softmax.weigh(s, scale, added, shift...);
+      }
+    }
   }
 
   template <int kCount>

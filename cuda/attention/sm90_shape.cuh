@@ -121,6 +121,7 @@ struct Params {
   int seq_q, seq_k;
   int dim_qk, dim_v;
   int reach;
+  int alike;     // distances from here on have one bias; the table goes on for a tile and a warp
   float factor;  // softmax scale * log2(e); positive where it is all that makes scores of products
   float cap, bias_masking;
 };
@@ -147,6 +148,7 @@ struct Shape {
   static constexpr bool kBounded = kBounded_;
   static constexpr bool kHalves = kHalves_;
   static constexpr bool kTerms = Scores::kCount > 0;
+  static constexpr bool kByDistance = kIsRelative<Scores>;
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
   static_assert(kN % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0, "k16 and whole swizzle atoms");

@@ -29,13 +29,13 @@ struct OnlineSoftmax {
   }
 
   // Moves origins up to the scores' level, and returns the factors for earlier weights; `scale` is
-  // positive.
-  template <int kCount>
-  __device__ __forceinline__ void raise(const float (&s)[kCount], float scale,
-                                        float (&rescale)[2]) {
+  // positive. Here and in weigh(), scores are what `s` has times it, plus `shift` if that is given.
+  template <int kCount, typename... Shift>
+  __device__ __forceinline__ void raise(const float (&s)[kCount], float scale, float (&rescale)[2],
+                                        Shift... shift) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float reached = fmaxf(origin[r], ptx::multiply(warp_max<4>(highest(s, r)), scale));
+      const float reached = fmaxf(origin[r], score(warp_max<4>(highest(s, r)), scale, shift...));
       const float to = reached - origin[r] <= kLag ? origin[r] : reached;
       rescale[r] = ptx::exp2(origin[r] - to);
       origin[r] = to;
@@ -44,23 +44,27 @@ struct OnlineSoftmax {
   }
 
   // Turns scores into weights, and adds up those of each row's even and odd columns.
-  template <int kCount>
-  __device__ __forceinline__ void weigh(float (&s)[kCount], float scale, float (&added)[4]) const {
+  template <int kCount, typename... Shift>
+  __device__ __forceinline__ void weigh(float (&s)[kCount], float scale, float (&added)[4],
+                                        Shift... shift) const {
+    const float from[2] = {(shift + ... + -origin[0]), (shift + ... + -origin[1])};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      s[i] = ptx::exp2(fmaf(s[i], scale, -origin[i / 2 % 2]));
+      s[i] = ptx::exp2(fmaf(s[i], scale, from[i / 2 % 2]));
       added[i % 4] = i < 4 ? s[i] : added[i % 4] + s[i];
     }
   }
 
-  // After raise(): weigh(), unless origins are far. Then it is to be done with a scale of 1, and
-  // that is what this makes of the scores. Returns the scale.
-  template <int kCount>
-  __device__ __forceinline__ float scaled_if_far(float (&s)[kCount], float scale) const {
-    if (!unsettled()) return scale;  // of rows without an origin it does no harm
+  // After raise(): weigh(), unless origins are far. Then it is to be done with a scale of 1 and
+  // without a shift, and that is what this makes of the scores and of these.
+  template <int kCount, typename... Shift>
+  __device__ __forceinline__ void scale_if_far(float (&s)[kCount], float& scale,
+                                               Shift&... shift) const {
+    if (!unsettled()) return;  // of rows without an origin it does no harm
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) s[i] = ptx::multiply(s[i], scale);
-    return 1.f;
+    for (int i = 0; i < kCount; ++i) s[i] = score(s[i], scale, shift...);
+    scale = 1.f;
+    ((shift = 0.f), ...);
   }
 
   __device__ __forceinline__ void add(const float (&added)[4]) {
@@ -123,6 +127,13 @@ struct OnlineSoftmax {
   // Logarithm to base 2 of the sum of exp(score).
   __device__ __forceinline__ float log2_sum_exp(int r) const {
     return sum[r] == 0.f ? kNegativeInfinity : origin[r] + ptx::log2(sum[r]);
+  }
+
+  __device__ __forceinline__ static float score(float x, float scale) {
+    return ptx::multiply(x, scale);
+  }
+  __device__ __forceinline__ static float score(float x, float scale, float shift) {
+    return fmaf(x, scale, shift);
   }
 
   // Of a row's scores in this lane.

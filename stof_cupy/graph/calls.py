@@ -97,7 +97,7 @@ def _attention(
     v: Array,
     mask: Any,
     lengths: Array | None,
-    table: Array | None,
+    table: Array | RelativeBias | None,
     query_at: Array | None = None,
     *,
     scale: float | None,
@@ -106,9 +106,9 @@ def _attention(
     max_distance: int,
     out: Array | None = None,
 ) -> Array:
-    bias = None
-    if table is not None:
-        bias = RelativeBias(table, bidirectional=bidirectional, max_distance=max_distance)
+    bias = table
+    if bias is not None and not isinstance(bias, RelativeBias):
+        bias = RelativeBias(bias, bidirectional=bidirectional, max_distance=max_distance)
     positions = None if query_at is None else _positions(query_at, k.shape[2])
     scores = Scores(scale=scale, softcap=softcap, bias=bias, positions=positions)
     return attend(q, k, v, mask, scores, kv_lengths=lengths, return_lse=False, out=out)

@@ -21,7 +21,7 @@ from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.feeds import mask_leads, read_feeds
 from stof_cupy.graph.ir import Graph, Node
 from stof_cupy.graph.memory import PASSED_ON, MemoryPlan, Slot, plan_memory
-from stof_cupy.graph.steps import Fused, steps_of
+from stof_cupy.graph.steps import Fused, fixed_biases, steps_of
 from stof_cupy.graph.verify import verify
 
 __all__ = ["CALLS", "Executor", "Fused"]
@@ -32,7 +32,6 @@ Around: TypeAlias = "Callable[[Node], AbstractContextManager[Any]]"
 
 _PLANS = 64
 """Memory plans that an executor keeps; one costs about a millisecond for each hundred nodes."""
-
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -135,7 +134,7 @@ class Executor:
 
     def _uploaded(self, nodes: list[Node], uploads: MutableMapping[str, Array]) -> dict[int, Array]:
         """Return the constants by place: floats in the compute type, on the device."""
-        placed = {}
+        placed: dict[int, Array] = {}
         with self._on_device():
             for node in nodes:
                 if node.name not in uploads:
@@ -146,6 +145,8 @@ class Executor:
             if self.backend == "cuda":
                 import cupy
 
+                with cupy.cuda.using_allocator(None):  # as in _upload
+                    placed |= fixed_biases(self._steps, placed, self._outputs.values())
                 # The runs may be on other streams than the one that is current now.
                 cupy.cuda.get_current_stream().synchronize()
         return placed

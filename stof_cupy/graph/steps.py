@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from stof_cupy.graph.calls import CALLS
 from stof_cupy.graph.node import Node
 from stof_cupy.graph.registry import OPS
+from stof_cupy.ops.relative_bias import FixedBias
 
-__all__ = ["Fused", "Step", "steps_of"]
+__all__ = ["Fused", "Step", "fixed_biases", "steps_of"]
 
 Array: TypeAlias = Any
+
+_MOST_COLUMNS = 1 << 16
+"""Distances up to which a table is held beside its constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +86,37 @@ def steps_of(
         reads = tuple(place[each] for each in operands)
         steps.append(Step(node, call, attrs, operands, reads, place[node], dead))
     return steps
+
+
+def fixed_biases(
+    steps: Iterable[Step], constants: Mapping[int, Array], kept: Collection[Node]
+) -> dict[int, FixedBias]:
+    """Return the constants, of CuPy, that are relative biases and nothing else, made for kernels.
+
+    Parameters
+    ----------
+    steps : iterable of Step
+    constants : mapping of int to array
+        By place.
+    kept : collection of Node
+        What is needed as it is.
+    """
+    readers: dict[int, set[tuple[Any, ...]]] = {}
+    for step in steps:
+        for port, node, place in zip(_ports(step), step.operands, step.reads, strict=True):
+            how = step.attrs.get("bidirectional"), step.attrs.get("max_distance")
+            readers.setdefault(place, set()).add(("" if node in kept else port, *how))
+    found = {}
+    for place in constants.keys() & readers.keys():
+        (port, bidirectional, far), *others = readers[place]
+        if port == "relative_bias" and not others and far <= _MOST_COLUMNS:
+            table = constants[place]
+            found[place] = FixedBias(table, bidirectional=bidirectional, max_distance=far)
+    return found
+
+
+def _ports(step: Step) -> tuple[str, ...]:
+    """Return the names of what a step reads; of several operators in one they have none."""
+    if step.call is CALLS.get(step.node.op):
+        return tuple(port.name for port in OPS[step.node.op].ports)
+    return ("",) * len(step.reads)

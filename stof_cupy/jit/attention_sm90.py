@@ -259,7 +259,7 @@ _STRIDES = (
 )
 _SIZES = (
     *("mask_batch", "mask_head", "batch", "heads", "heads_per_kv", "section", "long_slots"),
-    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach"),
+    *("splits", "seq_q", "seq_k", "dim_qk", "dim_v", "reach", "alike"),
 )
 _PARAMS = (
     *((name, TENSOR_MAP) for name in _MAPS),

@@ -16,7 +16,7 @@ from stof_cupy.masks.device_schedule import mask_strides
 from stof_cupy.masks.stacking import AnyMask
 from stof_cupy.ops._arrays import Array, is_cupy, pointer
 from stof_cupy.ops.attention_args import Problem, Scores
-from stof_cupy.ops.relative_bias import RelativeBias
+from stof_cupy.ops.relative_bias import BEYOND, RelativeBias
 
 __all__ = ["Args", "Launch", "clipped", "common_fields", "kind_of", "without_repeats"]
 
@@ -172,8 +172,9 @@ def _add_scores(
     if scores.sinks is not None:
         add("sinks", scores.sinks)
     if isinstance(scores.bias, RelativeBias):
-        fields["reach"] = min(scores.bias.max_distance, problem.seq_q + problem.seq_k)
-        add("distances", scores.bias.by_distance(fields["reach"]))
+        alike, table = scores.bias.for_kernels(problem.seq_q + problem.seq_k)
+        fields["reach"] = alike + BEYOND
+        add("distances", table)
     elif scores.bias is not None:
         bias = _readable(scores.bias, xp)
         used.append(bias)

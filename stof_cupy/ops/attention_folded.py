@@ -11,20 +11,22 @@ import numpy as np
 from stof_cupy.ops._arrays import Array
 from stof_cupy.ops.attention_args import Problem, Scores, masking
 from stof_cupy.ops.attention_fields import without_repeats
-from stof_cupy.ops.relative_bias import RelativeBias
+from stof_cupy.ops.relative_bias import BEYOND, RelativeBias
 
 __all__ = ["folded", "folded_bytes"]
 
 
 class _AtDistances(RelativeBias):
-    """A bias with a bucket for each distance: `table` is ``(2 * max_distance + 1, heads)``."""
+    """A bias with a bucket for each distance that occurs, and for those that kernels may read.
+
+    `table` is ``(2 * (max_distance + BEYOND) + 1, heads)``.
+    """
 
     def __init__(self, table: Array) -> None:
-        self.table, self.bidirectional, self.max_distance = table, True, len(table) // 2
+        self.table, self.bidirectional, self.max_distance = table, True, len(table) // 2 - BEYOND
 
-    def by_distance(self, reach: int | None = None) -> Array:
-        cut = 0 if reach is None else max(self.max_distance - reach, 0)
-        return self.table[cut : len(self.table) - cut].T
+    def for_kernels(self, reach: int) -> tuple[int, Array]:
+        return self.max_distance, self.table.T
 
 
 def folded_bytes(scores: Scores, problem: Problem) -> int:
@@ -51,7 +53,7 @@ def folded(scores: Scores, problem: Problem, xp: Any) -> Scores:
     if isinstance(scores.bias, RelativeBias):
         reach = problem.seq_q + problem.seq_k
         most = min(reach, scores.bias.max_distance)
-        away = xp.arange(-reach, reach + 1)
+        away = xp.arange(-reach - BEYOND, reach + BEYOND + 1)
         table = scores.bias.by_distance(most)[:, xp.clip(away, -most, most) + most]
         total = table.astype(np.float32) + slopes * abs(away).astype(np.float32)
         return replace(scores, alibi=None, bias=_AtDistances(total.T))

@@ -18,7 +18,7 @@ from stof_cupy.ops._counters import counters
 from stof_cupy.ops.attention_args import Problem, masking
 from stof_cupy.ops.attention_fields import Args, Launch, common_fields
 from stof_cupy.ops.attention_sm90 import Config
-from stof_cupy.ops.relative_bias import RelativeBias
+from stof_cupy.ops.relative_bias import BEYOND, RelativeBias
 
 __all__ = ["launches"]
 
@@ -160,6 +160,7 @@ def _score_fields(args: Args, fields: dict[str, Any]) -> dict[str, Any]:
     array = bias is not None and not isinstance(bias, RelativeBias)
     return {
         "relative": fields["distances"],
+        "alike": fields["reach"] - BEYOND,
         "bias_key": fields["bias_col"],
         "bias_masking": masking(bias.dtype) if array else 0,
         "factor": -fields["scale_log2"] if fields["negative"] else fields["scale_log2"],

@@ -13,7 +13,10 @@ from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.check import at_least, flag
 from stof_cupy.ops._arrays import Array, backend, check_dtype, is_cupy, lasting
 
-__all__ = ["RelativeBias"]
+__all__ = ["BEYOND", "FixedBias", "RelativeBias"]
+
+BEYOND = 288
+"""Distances that a tile of keys and a warp's queries may span: 256, 16 and some."""
 
 
 class RelativeBias:
@@ -87,15 +90,32 @@ class RelativeBias:
         """Return the bias ``(heads, 2 * reach + 1)`` at each distance from -reach to reach.
 
         Column ``reach + d`` is that of a key `d` places after its query. The columns at both ends
-        serve all distances beyond if `reach` is `max_distance`, the default.
+        serve all distances beyond if `reach` is `max_distance`, the default and the most.
         """
         reach = self.max_distance if reach is None else min(reach, self.max_distance)
         if is_cupy(self.table):
             room = min(self.max_distance, 1 << reach.bit_length())  # few arrays serve all reaches
-            how = (len(self.table), self.bidirectional, self.max_distance)
-            buckets = _uploaded(room, *how, self.table.device.id)
-            return self.table[buckets[room - reach : room + reach + 1]].T
+            return self.table[self._buckets_to(room)[room - reach : room + reach + 1]].T
         return self.table[self._bucket(np.arange(-reach, reach + 1))].T
+
+    def for_kernels(self, reach: int) -> tuple[int, Array]:
+        """Return from which distance on biases are alike, and a table that goes on beyond.
+
+        The table is that of `by_distance`, to a distance that is :data:`BEYOND` more. Distances
+        above `reach` do not occur, so that there may be fewer columns than `max_distance` asks for.
+        """
+        alike = min(self.max_distance, 1 << reach.bit_length())  # few arrays serve all reaches
+        return alike, self._to(alike + BEYOND)
+
+    def _to(self, reach: int) -> Array:
+        """Return what `by_distance` does, but for any reach."""
+        if is_cupy(self.table):
+            return self.table[self._buckets_to(reach)].T
+        return self.table[self._bucket(np.arange(-reach, reach + 1))].T
+
+    def _buckets_to(self, reach: int) -> Array:
+        how = (len(self.table), self.bidirectional, self.max_distance)
+        return _uploaded(reach, *how, self.table.device.id)
 
     def toarray(self, seq_q: int, seq_k: int, query_at: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the bias ``(heads, seq_q, seq_k)`` of a NumPy table: for tests.
@@ -110,6 +130,25 @@ class RelativeBias:
     def _bucket(self, distance: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bucket of each distance from a query to its key."""
         return _buckets(distance, len(self.table), self.bidirectional, self.max_distance)
+
+
+class FixedBias(RelativeBias):
+    """One whose CuPy table nobody writes to: what kernels read is made at once, and never again.
+
+    Attributes
+    ----------
+    columns : CuPy float32 (heads, 2 * (max_distance + BEYOND) + 1)
+    """
+
+    def __init__(self, table: Array, *, bidirectional: bool, max_distance: int) -> None:
+        import cupy
+
+        super().__init__(table, bidirectional=bidirectional, max_distance=max_distance)
+        self.columns = cupy.ascontiguousarray(self._to(max_distance + BEYOND), np.float32)
+
+    def for_kernels(self, reach: int) -> tuple[int, Array]:
+        """Return as `RelativeBias.for_kernels` does, always as many columns."""
+        return self.max_distance, self.columns
 
 
 def _buckets(

@@ -13,6 +13,7 @@ from stof_cupy.jit.attention_kernels import ScoreKind
 from stof_cupy.ops.attention_args import Problem, Scores
 from stof_cupy.ops.attention_fields import kind_of
 from stof_cupy.ops.attention_folded import folded, folded_bytes
+from stof_cupy.ops.relative_bias import BEYOND
 from stof_cupy.testing import rng
 from tests.ops import test_attention_kernels as blockwise
 
@@ -51,12 +52,11 @@ def test_a_relative_bias_and_alibi_stay_a_table(far: int) -> None:
     exact = bias.toarray(5, 9) - slopes[:, None, None] * abs(
         np.arange(9) - np.arange(4, 9)[:, None]
     )
-    for reach in (None, 14, 30, 9):
-        table = got.bias.by_distance(reach)
-        middle = table.shape[1] // 2
-        assert table.shape[1] % 2 and middle == min(reach or 14, 14)
-        away = np.arange(9) - np.arange(4, 9)[:, None]
-        np.testing.assert_allclose(table[:, away + middle], exact, rtol=1e-6, atol=1e-6)
+    alike, values = got.bias.for_kernels(14)
+    middle = values.shape[1] // 2
+    assert alike == 14 and values.shape == (3, 2 * (alike + BEYOND) + 1)
+    away = np.arange(9) - np.arange(4, 9)[:, None]
+    np.testing.assert_allclose(values[:, away + middle], exact, rtol=1e-6, atol=1e-6)
     assert folded_bytes(Scores(bias=bias, alibi=slopes), problem) == 0
 
 
