@@ -42,7 +42,7 @@ __all__ = [
 Timer = Callable[[Candidate, Case], float]
 """Returns microseconds on the GPU of one candidate, such as `attention_timing.timer`."""
 
-_VERSION = 4
+_VERSION = 5
 """Of the model: constants that another one was fitted with do not count."""
 
 _FITTED = tuple(name for name in NAMES if name != "clock")  # which every rate has a share of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from stof_cupy.jit.attention_kernels import ScoreKind
 from stof_cupy.jit.device import DeviceFacts
 
-__all__ = ["NAMES", "Constants", "Speeds", "speeds"]
+__all__ = ["NAMES", "TERMS", "Constants", "Speeds", "speeds"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Constants:
         Of an SM, for the softmax of 16 scores.
     part_clk : float
         The same, for the mask of 16 scores of a part tile.
+    term_clk : float
+        The same, for what modifies 16 scores: times `TERMS`.
     tile_clk : float
         That a block waits at each barrier of a tile, if it is alone.
     block_clk : float
@@ -62,7 +65,7 @@ class Constants:
     wg_first : float
         Of that, what a block's queries and first tile come with, before which it can do nothing.
     wg_score_clk, wg_part_clk, wg_term_clk : float
-        As `score_clk` and `part_clk`, and for each modification of 16 scores.
+        As those without ``wg_``.
     wg_copy_clk : float
         From one group of 8 packed keys to the next.
     wg_tile_clk : float
@@ -87,6 +90,7 @@ class Constants:
     overlap: float = 1.0
     score_clk: float = 1.047
     part_clk: float = 1.653
+    term_clk: float = 1.0
     tile_clk: float = 273.7
     block_clk: float = 1240.0
     busy_clk: float = 2560.0
@@ -101,12 +105,23 @@ class Constants:
     wg_first: float = 0.65
     wg_score_clk: float = 1.422
     wg_part_clk: float = 0.226
-    wg_term_clk: float = 3.0
+    wg_term_clk: float = 1.0
     wg_copy_clk: float = 423.0
     wg_tile_clk: float = 810.0
     wg_turn_clk: float = 417.0
     wg_halves: float = 0.723
     wg_row_clk: float = 1470.0
+
+    def terms_clk(self, kind: ScoreKind, kernel: str) -> float:
+        """Return the clocks of what modifies 16 scores in a kernel, by `Candidate.kernel`.
+
+        Examples
+        --------
+        >>> Constants().terms_clk(ScoreKind(softcap=True, alibi=True), "blockwise")
+        9.6
+        """
+        column, factor = (1, self.wg_term_clk) if kernel == "sm90" else (0, self.term_clk)
+        return factor * sum(each[column] for name, each in TERMS.items() if getattr(kind, name))
 
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
@@ -126,6 +141,19 @@ class Constants:
         value = getattr(self, name)
         return 0.05 / value, 1.0 / value
 
+
+TERMS = {
+    "softcap": (6.0, 2.3),
+    "alibi": (3.6, 1.3),
+    "distances": (4.5, 0.7),
+    "bias": (5.0, 4.5),
+}
+"""Clocks of an SM, for each modification of 16 scores: in the kernel of mma.sync, and in Hopper's.
+
+From times on an H200 (benchmarks/notes/sm90_attention.md) with what the model says without. Of
+biases by distance those far from their queries cost Hopper's nothing; this is a mean of lengths and
+masks, of T5's 128 distances.
+"""
 
 _SHARES = (
     *("clock", "l2", "l2_sustained", "scattered", "dram", "tensor", "smem", "overlap", "issue"),

@@ -53,11 +53,13 @@ def test_what_may_change_or_is_needed_as_it_is_is_not_held(kind: str, monkeypatc
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["a constant", "two ways", "used otherwise", "an output"])
 def test_on_a_gpu(kind: str, monkeypatch: Any) -> None:
+    cupy = pytest.importorskip("cupy")
     x = rng(2).standard_normal((2, HEADS, 70, 64)).astype(np.float16)
     expected = Executor(graph(kind), backend="numpy", dtype="float32").run({"x": x})
     executor = Executor(graph(kind), backend="cuda", dtype="float16")
     if kind == "a constant":
         monkeypatch.setattr(RelativeBias, "_to", None)  # nothing more is made
+    placed = cupy.asarray(x)
     for _ in range(2):
-        for name, array in executor.run({"x": x}).items():
+        for name, array in executor.run({"x": placed}).items():
             np.testing.assert_allclose(array.get(), expected[name], atol=4e-3)

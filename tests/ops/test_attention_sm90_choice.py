@@ -131,6 +131,28 @@ def test_which_terms_every_pair_of_head_dims_takes(dims: tuple[int, int]) -> Non
         assert not taken or choose(case, select="sm90").kernel == "sm90"
 
 
+@pytest.mark.parametrize("term", [{"softcap": True}, {"alibi": True}, {"distances": True}])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_what_modifies_scores_takes_time_in_every_kernel(term: Any, dim: int) -> None:
+    """On an H200 the other kernel takes twice as long for each of them, and more."""
+    scores = gpus.ScoreKind(**term)
+    for size in (512, 2048):
+        for mask in (None, masks.causal(size).tobsr(), masks.sliding_window(size, window=64)):
+            mask = mask.tobsr() if hasattr(mask, "tobsr") else mask
+            how = {"heads": 96, "dim": dim, "facts": gpus.H200}
+            plain = explain(gpus.case(size, mask, **how))
+            modified = explain(gpus.case(size, mask, scores=scores, **how))
+            assert modified[0].candidate.kernel == "sm90"
+            least = {}
+            for name, found in (("plain", plain), ("modified", modified)):
+                for kernel in ("sm90", "blockwise"):
+                    us = (each.us for each in found if each.candidate.kernel == kernel)
+                    least[name, kernel] = min(us)
+            for kernel in ("sm90", "blockwise"):
+                assert least["modified", kernel] > least["plain", kernel]
+            assert least["modified", "blockwise"] > 1.4 * least["modified", "sm90"]
+
+
 @pytest.mark.parametrize(
     "dims, terms",
     [
