@@ -297,10 +297,12 @@ struct Scores {
   };
 };
 
-// Whether scores are products with a factor and a bias by distance alone.
+// Whether scores are products with a factor and one bias by distance alone.
 template <class Scores>
-constexpr bool kIsRelative = false;
+constexpr bool kIsByDistance = false;
 template <>
-constexpr bool kIsRelative<Scores<Relative>> = true;
+constexpr bool kIsByDistance<Scores<Relative>> = true;
+template <>
+constexpr bool kIsByDistance<Scores<Alibi>> = true;
 
 }  // namespace stof::attention

@@ -309,12 +309,12 @@ struct Consumer {
     softmax.add(added);
   }
 
-  // Scores are what `s` has times `scale`, plus `shift` if that is given. They are looked at first
-  // with kLooked, where `made`, as then they could not be computed again, and where origins ask for
-  // it; else if weights have to be mended.
+  // Scores are what `s` has times `scale`, plus a row's `shift` if there is one. They are looked at
+  // first with kLooked, where `made`, as then they could not be computed again, and where origins
+  // ask for it; else if weights have to be mended.
   template <bool kLooked, int kCount, typename... Shift>
   __device__ __forceinline__ void weigh(float (&s)[kCount], float (&added)[4], int tile, bool made,
-                                        float scale, Shift... shift) {
+                                        float scale, Shift&... shift) {
     rescale[0] = rescale[1] = 1.f;
     const bool looked = kLooked || made || softmax.unsettled();
     if (looked) {

@@ -3,9 +3,9 @@
 //
 // `ScoresOfTile<K>` leaves scores that are in base 2. What one thread needs of biases for the first
 // keys is on its way while the products are computed, and that for the next ones while these are
-// applied: `Rows` of element_scores.cuh. `ScoresByDistance<K>` is for a bias by distance alone. It
-// leaves what the softmax still has to scale and to shift: where all keys of a tile are so far from
-// a warp's queries that they have one bias, nothing else is done.
+// applied: `Rows` of element_scores.cuh. `ScoresByDistance<K>` is for a bias by distance alone, and
+// leaves what the softmax still has to scale and to shift. That is all where the keys of a tile are
+// so far from a warp's queries that they have one bias.
 #pragma once
 
 #include "attention/element_scores.cuh"
@@ -44,6 +44,14 @@ struct ScoresOfTile {
     rows.find(found, p, key);
   }
 
+  // find_first() and make(), where what is there for a part of all tiles alone is not to take
+  // registers.
+  __device__ __forceinline__ void make_all(float (&s)[K::kN / 2], const Params& p, u32 places,
+                                           int thread) {
+    find_first(p, places, thread);
+    make(s, p, places, thread);
+  }
+
   __device__ __forceinline__ void make(float (&s)[K::kN / 2], const Params& p, u32 places,
                                        int thread) {
 #pragma unroll
@@ -71,20 +79,48 @@ struct ScoresOfTile {
   }
 };
 
+// Where the keys of a tile are, seen from a warp's sixteen queries.
+struct Aside {
+  bool after,
+      before;   // all that count: so far or farther behind the last one, before the first one
+  bool in_row;  // and whether they follow each other
+  int begin;    // the first of them
+
+  template <class K>
+  __device__ static __forceinline__ Aside find(const typename K::Params& p, const int (&stands)[2],
+                                               int far, u32 places, int lane) {
+    const bool group = lane < K::kGroups;
+    const int key = group ? ptx::load_shared_4(places + 4 * lane) : p.seq_k;
+    const int first = __shfl_sync(0xffffffff, stands[0], 0);
+    const int last = __shfl_sync(0xffffffff, stands[1], 31);
+    const bool none = key >= p.seq_k;  // they are masked
+    Aside found;
+    found.after = __all_sync(0xffffffff, none || key - last >= far);
+    found.before = __all_sync(0xffffffff, none || first - (key + 7) >= far);
+    found.begin = __shfl_sync(0xffffffff, key, 0);
+    found.in_row = !K::kPacked || __all_sync(0xffffffff, !group || key == found.begin + 8 * lane);
+    return found;
+  }
+};
+
+// What make() leaves is to be multiplied by `scale`, and has `shift` added to it in each row.
+template <class K, class Scores = typename K::Scores>
+struct ScoresByDistance;
+
 template <class K>
-struct ScoresByDistance {
+struct ScoresByDistance<K, Scores<Relative>> {
   using Params = typename K::Params;
-  enum Way { kAlike, kInRow, kAnywhere };  // where the tile's keys are
+  enum Way { kAlike, kInRow, kAnywhere };  // of the tile's keys: all have one bias
   static constexpr int kPairs = 4;         // groups of 8 keys at a time
   static_assert(K::kGroups % kPairs == 0);
 
   ScoresOfTile<K> of_any;
   Way way;
-  float scale, shift;  // of what make() leaves
+  float scale, shift[2];
 
   __device__ static __forceinline__ ScoresByDistance begin(const Params& p, const TwoRows& at,
                                                            u32 places, int thread) {
-    ScoresByDistance made{ScoresOfTile<K>::rows_of(p, at), kAnywhere, 1.f, 0.f};
+    ScoresByDistance made{ScoresOfTile<K>::rows_of(p, at), kAnywhere, 1.f, {0.f, 0.f}};
     if (p.query_at == nullptr) made.find(p, places, thread % 32);
     return made;
   }
@@ -95,15 +131,11 @@ struct ScoresByDistance {
   __device__ __forceinline__ void make(float (&s)[K::kN / 2], const Params& p, u32 places,
                                        int thread) {
     if (way == kAlike) return;
-    if (way == kAnywhere) {  // few are; biases are not asked for earlier, to spare registers
-      of_any.find_first(p, places, thread);
-      return of_any.make(s, p, places, thread);
-    }
-    // The second row stands 8 places after the first, so that it has the biases of the group
-    // before.
+    if (way == kAnywhere) return of_any.make_all(s, p, places, thread);
+    // The second row is 8 places behind the first: it has the biases of the group of keys before.
     const auto& rows = of_any.rows;
-    const float* from = rows.middle + (static_cast<int>(ptx::load_shared_4(places)) +
-                                       thread % 4 * 2 - rows.distances.stands[0]);
+    const int begin = ptx::load_shared_4(places);
+    const float* from = rows.middle + (begin + thread % 4 * 2 - rows.distances.stands[0]);
     const float factor = p.factor * kLn2;
 #pragma unroll
     for (int j = 0; j < K::kGroups; j += kPairs) {
@@ -120,20 +152,63 @@ struct ScoresByDistance {
  private:
   // Where the table goes on, see Params::alike, its places need not be held to its ends.
   __device__ __forceinline__ void find(const Params& p, u32 places, int lane) {
-    const bool group = lane < K::kGroups;
-    const int key = group ? ptx::load_shared_4(places + 4 * lane) : p.seq_k;
-    const int first = __shfl_sync(0xffffffff, of_any.rows.distances.stands[0], 0);
-    const int last = __shfl_sync(0xffffffff, of_any.rows.distances.stands[1], 31);
-    const bool none = key >= p.seq_k;  // they are masked
-    const bool after = __all_sync(0xffffffff, none || key - last >= p.alike);
-    const bool before = __all_sync(0xffffffff, none || first - (key + 7) >= p.alike);
-    const int begin = __shfl_sync(0xffffffff, key, 0);
-    if (after || before) {
-      const float bias = of_any.rows.middle[after ? p.alike : -p.alike] * kLog2e;
-      if (p.factor > 0.f && fabsf(bias) <= kFar) way = kAlike, scale = p.factor, shift = bias;
-    } else if (!K::kPacked || __all_sync(0xffffffff, !group || key == begin + 8 * lane)) {
+    const Aside aside = Aside::find<K>(p, of_any.rows.distances.stands, p.alike, places, lane);
+    if (aside.after || aside.before) {
+      const float bias = of_any.rows.middle[aside.after ? p.alike : -p.alike] * kLog2e;
+      if (p.factor > 0.f && fabsf(bias) <= kFar)
+        way = kAlike, scale = p.factor, shift[0] = shift[1] = bias;
+    } else if (aside.in_row) {
       way = kInRow, scale = kLog2e;
     }
+  }
+};
+
+// On one side of the queries a bias is one number of the row and one of the key.
+template <class K>
+struct ScoresByDistance<K, Scores<Alibi>> {
+  using Params = typename K::Params;
+  static constexpr float scale = 1.f;
+
+  ScoresOfTile<K> of_any;
+  bool aside;   // the tile is on one side
+  float slope;  // from one key to the next there
+  float shift[2];
+
+  __device__ static __forceinline__ ScoresByDistance begin(const Params& p, const TwoRows& at,
+                                                           u32 places, int thread) {
+    ScoresByDistance made{ScoresOfTile<K>::rows_of(p, at), false, 0.f, {0.f, 0.f}};
+    made.aside = p.query_at == nullptr && made.find(p, places, thread % 32);
+    return made;
+  }
+
+  __device__ __forceinline__ bool makes() const { return true; }
+
+  __device__ __forceinline__ void make(float (&s)[K::kN / 2], const Params& p, u32 places,
+                                       int thread) {
+    if (!aside) return of_any.make_all(s, p, places, thread);
+    const float begin = static_cast<float>(thread % 4 * 2) * slope;
+#pragma unroll
+    for (int i = 0; i < K::kN / 4; ++i) {
+      const float bias = fmaf(static_cast<float>(i / 2 * 8 + i % 2), slope, begin);
+      s[i / 2 * 4 + i % 2] = fmaf(s[i / 2 * 4 + i % 2], p.factor, bias);
+      s[i / 2 * 4 + i % 2 + 2] = fmaf(s[i / 2 * 4 + i % 2 + 2], p.factor, bias);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool find(const Params& p, u32 places, int lane) {
+    const auto& stands = of_any.rows.distances.stands;
+    const Aside found = Aside::find<K>(p, stands, 0, places, lane);
+    slope = found.after ? -of_any.rows.slope : of_any.rows.slope;
+    bool near = true;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      shift[r] = static_cast<float>(found.begin - stands[r]) * slope;
+      near = near && fabsf(shift[r]) <= kFar;
+    }
+    if (found.in_row && (found.after || found.before) && __all_sync(0xffffffff, near)) return true;
+    shift[0] = shift[1] = 0.f;
+    return false;
   }
 };
 

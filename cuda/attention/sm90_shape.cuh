@@ -148,7 +148,7 @@ struct Shape {
   static constexpr bool kBounded = kBounded_;
   static constexpr bool kHalves = kHalves_;
   static constexpr bool kTerms = Scores::kCount > 0;
-  static constexpr bool kByDistance = kIsRelative<Scores>;
+  static constexpr bool kByDistance = kIsByDistance<Scores>;
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
   static_assert(kN % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0, "k16 and whole swizzle atoms");

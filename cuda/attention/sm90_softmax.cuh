@@ -29,13 +29,14 @@ struct OnlineSoftmax {
   }
 
   // Moves origins up to the scores' level, and returns the factors for earlier weights; `scale` is
-  // positive. Here and in weigh(), scores are what `s` has times it, plus `shift` if that is given.
+  // positive. Here and in weigh(), scores are what `s` has times it, plus a row's `shift` if there
+  // is one.
   template <int kCount, typename... Shift>
   __device__ __forceinline__ void raise(const float (&s)[kCount], float scale, float (&rescale)[2],
-                                        Shift... shift) {
+                                        const Shift&... shift) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float reached = fmaxf(origin[r], score(warp_max<4>(highest(s, r)), scale, shift...));
+      const float reached = fmaxf(origin[r], score(warp_max<4>(highest(s, r)), scale, shift[r]...));
       const float to = reached - origin[r] <= kLag ? origin[r] : reached;
       rescale[r] = ptx::exp2(origin[r] - to);
       origin[r] = to;
@@ -46,8 +47,8 @@ struct OnlineSoftmax {
   // Turns scores into weights, and adds up those of each row's even and odd columns.
   template <int kCount, typename... Shift>
   __device__ __forceinline__ void weigh(float (&s)[kCount], float scale, float (&added)[4],
-                                        Shift... shift) const {
-    const float from[2] = {(shift + ... + -origin[0]), (shift + ... + -origin[1])};
+                                        const Shift&... shift) const {
+    const float from[2] = {(shift[0] + ... + -origin[0]), (shift[1] + ... + -origin[1])};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       s[i] = ptx::exp2(fmaf(s[i], scale, from[i / 2 % 2]));
@@ -62,9 +63,9 @@ struct OnlineSoftmax {
                                                Shift&... shift) const {
     if (!unsettled()) return;  // of rows without an origin it does no harm
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) s[i] = score(s[i], scale, shift...);
+    for (int i = 0; i < kCount; ++i) s[i] = score(s[i], scale, shift[i / 2 % 2]...);
     scale = 1.f;
-    ((shift = 0.f), ...);
+    ((shift[0] = shift[1] = 0.f), ...);
   }
 
   __device__ __forceinline__ void add(const float (&added)[4]) {
