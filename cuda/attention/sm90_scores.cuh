@@ -81,9 +81,9 @@ struct ScoresOfTile {
 
 // Where the keys of a tile are, seen from a warp's sixteen queries.
 struct Aside {
-  bool after,
-      before;   // all that count: so far or farther behind the last one, before the first one
-  bool in_row;  // and whether they follow each other
+  // Whether all that count are so far or farther behind the last query, or before the first one.
+  bool after, before;
+  bool in_row;  // whether they follow each other
   int begin;    // the first of them
 
   template <class K>
