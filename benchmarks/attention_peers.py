@@ -17,7 +17,7 @@ import documents_peer
 from attention_cells import CHUNK, Cell, rule
 from attention_ways import NotForError
 
-__all__ = ["PEERS", "NotForError", "listed", "tensor"]
+__all__ = ["PEERS", "NotForError", "block_mask", "listed", "tensor", "window"]
 
 FLEX_BLOCK = 128
 DENSE_MOST = 16_384  # keys and queries of a dense mask for SDPA
@@ -102,7 +102,7 @@ def cudnn(cell: Cell) -> Call:
 
     if cell.mask.name == "document":
         return _documents(cell, cudnn_graphs.sequences())
-    return cudnn_graphs.windowed(*_tensors(cell), *_window(cell, None)["window_size"])
+    return cudnn_graphs.windowed(*_tensors(cell), *window(cell, None)["window_size"])
 
 
 def sdpa_mask(cell: Cell) -> Call:
@@ -125,7 +125,7 @@ def sdpa_mask(cell: Cell) -> Call:
 # ---------------------------------------------------------------- FlashAttention 3 and 4
 
 
-def _window(cell: Cell, everything: Any) -> dict[str, Any]:
+def window(cell: Cell, everything: Any) -> dict[str, Any]:
     """Return how the functions of FlashAttention are told of a mask."""
     reach = cell.mask.reach
     named = {
@@ -150,7 +150,7 @@ def _documents(cell: Cell, function: Callable[..., Any]) -> Call:
 def _flash(cell: Cell, module: str, everything: Any, **more: Any) -> Call:
     if cell.mask.name == "document":
         return _documents(cell, import_module(module).flash_attn_varlen_func)
-    how = _window(cell, everything) | more
+    how = window(cell, everything) | more
     function = import_module(module).flash_attn_func
     q, k, v = (x.transpose(1, 2) for x in _tensors(cell))
 
@@ -195,14 +195,14 @@ def _flex(cell: Cell, options: dict[str, Any]) -> Call:
     if cell.mask.dense is None or cell.shape[3] != cell.shape[4]:
         raise NotForError("masks of squares")
     q, k, v = _tensors(cell)
-    block_mask = _block_mask(cell)
+    listed_blocks = block_mask(cell)
     kind = "elements" if cell.mask.name.startswith("elements") else cell.mask.name
     compiled = _compiled(cell.shape, kind)
 
     def run() -> Any:
         gqa = q.shape[1] != k.shape[1]
         return compiled(
-            q, k, v, block_mask=block_mask, enable_gqa=gqa, kernel_options=options or None
+            q, k, v, block_mask=listed_blocks, enable_gqa=gqa, kernel_options=options or None
         )
 
     return run
@@ -239,7 +239,7 @@ def _rule(cell: Cell) -> Any:
     return lambda b, h, q, k: keep(q, k)
 
 
-def _block_mask(cell: Cell) -> Any:
+def block_mask(cell: Cell) -> Any:
     """Return the `BlockMask` of the dense mask, which the rule is found to equal.
 
     FlexAttention's own builder takes seconds, at the first call of each rule, or much memory.

@@ -82,6 +82,10 @@ SMALL_ATTENTION = ((1, 12, 128, 64), (1, 12, 256, 64), (1, 12, 512, 64))
 ATTENTION_MASKS = ("full", *MASK_NAMES[:7])
 """The anchors' masks of attention."""
 
+SCORES_ATTENTION = ((16, 12, 2048, 64), (1, 32, 8192, 128))
+SCORES_MASKS = ("full", "causal", "sliding")
+"""Of scores that are modified."""
+
 HOPPER_ATTENTION = ((1, 32, 8192, 128), (16, 12, 2048, 64))
 """Of Hopper's own kernel, beside `HEAVY_ATTENTION`."""
 
