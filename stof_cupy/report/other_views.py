@@ -175,6 +175,12 @@ VIEWS = (
         _ATTENTION,
         "make bench-gpu BENCH=attention",
     ),
+    _plain(
+        "attention-scores",
+        "Attention with a softcap, ALiBi or relative biases",
+        "bench_attention_scores.py",
+        "make bench-gpu BENCH=attention_scores",
+    ),
     View(
         "attention-hopper",
         "Attention on Hopper, beside what was written for Hopper",
