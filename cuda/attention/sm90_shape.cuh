@@ -148,7 +148,8 @@ struct Shape {
   static constexpr bool kBounded = kBounded_;
   static constexpr bool kHalves = kHalves_;
   static constexpr bool kTerms = Scores::kCount > 0;
-  static constexpr bool kByDistance = kIsByDistance<Scores>;
+  // Not where it spills: a relative bias of packed keys of head dim 256.
+  static constexpr bool kByDistance = kIsByDistance<Scores> && !(kPacked && kDimQk == 256);
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kMinBlocks = kBlocks;
   static_assert(kN % 16 == 0 && kDimQk % 16 == 0 && kDimV % 16 == 0, "k16 and whole swizzle atoms");

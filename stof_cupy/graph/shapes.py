@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from stof_cupy.errors import GraphError, mismatch
+from stof_cupy.errors import ArgumentError, GraphError, ShapeError, mismatch
+from stof_cupy.ops.relative_bias import check_table
 
 __all__ = ["Attrs", "Dim", "Shape", "Shapes", "expect", "format_shape", "known", "ranked"]
 
@@ -168,8 +169,15 @@ def attention(shapes: Shapes, attrs: Attrs) -> Shape:
         raise GraphError(mismatch("k", f"{kv_heads} heads", f"a divisor of the {heads} heads of q"))
     expect("mask", shapes["mask"], (q[2], k[2]), "a mask is (query positions, key positions)")
     expect("lengths", shapes["lengths"], (q[0],), f"q has shape {format_shape(q)}")
-    expect("relative_bias", shapes["relative_bias"], (None, heads), "it is (buckets, heads)")
+    table = shapes["relative_bias"]
+    expect("relative_bias", table, (None, heads), "it is (buckets, heads)")
+    if table is not None and isinstance(table[0], int):
+        try:
+            how = bool(attrs["bidirectional"]), int(attrs["max_distance"])
+            check_table("relative_bias", (table[0], heads), *how)
+        except (ShapeError, ArgumentError) as error:
+            raise GraphError(str(error)) from None
     expect("query_at", shapes["query_at"], (q[2],), f"q has shape {format_shape(q)}")
-    if shapes["relative_bias"] is None and shapes["query_at"] is not None:
+    if table is None and shapes["query_at"] is not None:
         raise GraphError(mismatch("query_at", "an input", "None: there is no relative_bias"))
     return (q[0], heads, q[2], v[3])

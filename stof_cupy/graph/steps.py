@@ -15,8 +15,8 @@ __all__ = ["Fused", "Step", "fixed_biases", "steps_of"]
 
 Array: TypeAlias = Any
 
-_MOST_COLUMNS = 1 << 16
-"""Distances up to which a table is held beside its constant."""
+_FARTHEST = 1 << 13
+"""Up to this `max_distance` a table is held beside its constant: 68 KB a head, of each executor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def fixed_biases(
     found = {}
     for place in constants.keys() & readers.keys():
         (port, bidirectional, far), *others = readers[place]
-        if port == "relative_bias" and not others and far <= _MOST_COLUMNS:
+        if port == "relative_bias" and not others and far <= _FARTHEST:
             table = constants[place]
             found[place] = FixedBias(table, bidirectional=bidirectional, max_distance=far)
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from stof_cupy.jit.attention_kernels import ScoreKind
 from stof_cupy.jit.device import DeviceFacts
 
-__all__ = ["NAMES", "TERMS", "Constants", "Speeds", "speeds"]
+__all__ = ["NAMES", "TERMS", "Constants", "Speeds", "speeds", "terms_clk"]
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,6 @@ class Constants:
     wg_halves: float = 0.723
     wg_row_clk: float = 1470.0
 
-    def terms_clk(self, kind: ScoreKind, kernel: str) -> float:
-        """Return the clocks of what modifies 16 scores in a kernel, by `Candidate.kernel`.
-
-        Examples
-        --------
-        >>> Constants().terms_clk(ScoreKind(softcap=True, alibi=True), "blockwise")
-        9.6
-        """
-        column, factor = (1, self.wg_term_clk) if kernel == "sm90" else (0, self.term_clk)
-        return factor * sum(each[column] for name, each in TERMS.items() if getattr(kind, name))
-
     def scaled(self, name: str, factor: float) -> Constants:
         """Return them with one multiplied; shares stay between 0.05 and 1."""
         low, high = self.room(name)
@@ -154,6 +143,20 @@ From times on an H200 (benchmarks/notes/sm90_attention.md) with what the model s
 biases by distance those far from their queries cost Hopper's nothing; this is a mean of lengths and
 masks, of T5's 128 distances.
 """
+
+
+def terms_clk(constants: Constants, kind: ScoreKind, kernel: str) -> float:
+    """Return the clocks of what modifies 16 scores in a kernel, by `Candidate.kernel`.
+
+    Examples
+    --------
+    >>> terms_clk(Constants(), ScoreKind(softcap=True, alibi=True), "blockwise")
+    9.6
+    """
+    hopper = kernel == "sm90"
+    clocks = sum(each[hopper] for name, each in TERMS.items() if getattr(kind, name))
+    return clocks * (constants.wg_term_clk if hopper else constants.term_clk) if clocks else 0.0
+
 
 _SHARES = (
     *("clock", "l2", "l2_sustained", "scattered", "dram", "tensor", "smem", "overlap", "issue"),

@@ -28,7 +28,7 @@ from stof_cupy.ops import attention_rowwise as rowwise
 from stof_cupy.ops import attention_sm90 as sm90
 from stof_cupy.ops.attention_blocks import WAVES, Blocks, crowded, makespan
 from stof_cupy.ops.attention_candidates import Candidate
-from stof_cupy.ops.attention_constants import Constants, Speeds, speeds
+from stof_cupy.ops.attention_constants import Constants, Speeds, speeds, terms_clk
 from stof_cupy.ops.attention_demand import Case, TileDemand
 
 __all__ = ["Time", "Times", "time_of"]
@@ -135,7 +135,7 @@ def _tile(config: blockwise.Config, work: TileDemand, of: Times) -> Tile:
     scores, tile_bytes = shape.rows * keys, 2 * keys * dim * 2
     queries = 0 if shape.q_in_registers else shape.rows * dim * 2
     each = (1 + _LOOK * _looks(work, keys)) * c.score_clk + work.part * c.part_clk
-    each += c.terms_clk(config.scores, config.kernel)
+    each += terms_clk(c, config.scores, config.kernel)
     terms = {
         "tensor": 4 * scores * dim / (rate.tensor_flops_per_clk * c.tensor),
         "softmax": scores / 16 * each,
@@ -249,7 +249,7 @@ def _sm90_tile(shape: Sm90Config, work: TileDemand, of: Times) -> Tile:
     dims = shape.dim_qk + shape.dim_v
     scores, c = shape.m * shape.n * share, of.constants
     each = c.wg_score_clk + part * c.wg_part_clk
-    each += c.terms_clk(of.case.scores, sm90.Config.kernel)
+    each += terms_clk(c, of.case.scores, sm90.Config.kernel)
     terms = {
         "tensor": 2 * scores * dims / (_WGMMA_FLOPS * c.wgmma),
         "softmax": scores / 16 * each,

@@ -13,7 +13,7 @@ from stof_cupy.errors import ArgumentError, ShapeError, mismatch
 from stof_cupy.masks.check import at_least, flag
 from stof_cupy.ops._arrays import Array, backend, check_dtype, is_cupy, lasting
 
-__all__ = ["BEYOND", "FixedBias", "RelativeBias"]
+__all__ = ["BEYOND", "FixedBias", "RelativeBias", "check_table"]
 
 BEYOND = 288
 """Distances that a tile of keys and a warp's queries may span: 256, 16 and some."""
@@ -72,14 +72,7 @@ class RelativeBias:
         self.table = table
         self.bidirectional = flag("bidirectional", bidirectional)
         self.max_distance = at_least(1, "max_distance", max_distance)
-        sides = 2 if self.bidirectional else 1
-        if table.ndim != 2 or table.shape[0] < 2 * sides or table.shape[0] % sides:
-            buckets = "2 or more buckets" if sides == 1 else "an even number of buckets from 4 on"
-            raise ShapeError(mismatch("table", tuple(table.shape), f"(buckets, heads), {buckets}"))
-        exact = table.shape[0] // sides // 2
-        if self.max_distance <= exact:
-            hint = f"distances below {exact} have a bucket each"
-            raise ArgumentError(mismatch("max_distance", max_distance, f"more than {exact}", hint))
+        check_table("table", tuple(table.shape), self.bidirectional, self.max_distance)
 
     @property
     def heads(self) -> int:
@@ -149,6 +142,18 @@ class FixedBias(RelativeBias):
     def for_kernels(self, reach: int) -> tuple[int, Array]:
         """Return as `RelativeBias.for_kernels` does, always as many columns."""
         return self.max_distance, self.columns
+
+
+def check_table(name: str, shape: tuple[int, ...], bidirectional: bool, max_distance: int) -> None:
+    """Raise ShapeError or ArgumentError if there is no bias with a table of that shape."""
+    sides = 2 if bidirectional else 1
+    if len(shape) != 2 or shape[0] < 2 * sides or shape[0] % sides:
+        buckets = "2 or more buckets" if sides == 1 else "an even number of buckets from 4 on"
+        raise ShapeError(mismatch(name, shape, f"(buckets, heads), {buckets}"))
+    exact = shape[0] // sides // 2
+    if max_distance <= exact:
+        hint = f"distances below {exact} have a bucket each"
+        raise ArgumentError(mismatch("max_distance", max_distance, f"more than {exact}", hint))
 
 
 def _buckets(

@@ -36,7 +36,8 @@ def bind(
     ----------
     program : Program
     inputs, finish
-        As of `Program.run`; kept as long as what is returned.
+        As of `Program.run`. Inputs are kept as long as what is returned; other arrays that a
+        recorded `finish` uses are the caller's to keep.
     changes : sequence of array
         What `finish` changes so that another run would change it again, a count say. Recording
         runs it, so what was in them is put back after that.
@@ -69,11 +70,18 @@ def bind(
             return made if finish is None else finish(inputs, made)
 
     with on_device(program.device):
-        return call if recorder is None else _recorded(call, recorder, changes)
+        if recorder is None:
+            return call
+        # Not `call`: whoever has a `finish` may have what is returned too, and its memory would
+        # stay until Python looks for cycles.
+        return _recorded(call, recorder, changes, (executor, inputs))
 
 
-def _recorded(call: Run, recorder: Recorder, changes: Sequence[Array]) -> Run:
-    """Return what launches a recording of `call`, or `call` where it cannot be recorded."""
+def _recorded(call: Run, recorder: Recorder, changes: Sequence[Array], kept: Any) -> Run:
+    """Return what launches a recording of `call`, or `call` where it cannot be recorded.
+
+    A recording does not hold what it reads, `kept`: inputs, and constants that an executor makes.
+    """
     before = [array.copy() for array in changes]
     try:
         recording, outputs = recorder.record(call)
@@ -90,7 +98,7 @@ def _recorded(call: Run, recorder: Recorder, changes: Sequence[Array]) -> Run:
         for array, old in zip(changes, before, strict=True):
             array[...] = old
 
-    def replay() -> dict[str, Array]:
+    def replay(_kept: Any = kept) -> dict[str, Array]:
         with recording.turn():
             recording.replay()
         return dict(outputs)

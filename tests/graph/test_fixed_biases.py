@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from stof_cupy import RelativeBias
 from stof_cupy.graph import Executor, Graph, steps
+from stof_cupy.graph.executor import CALLS, Fused
 from stof_cupy.testing import rng
 
 HEADS = 2
@@ -34,7 +36,11 @@ def graph(kind: str) -> Graph:
 def made(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[RelativeBias]:
     """Return what an executor on a GPU would hold."""
     monkeypatch.setattr(steps, "FixedBias", RelativeBias)
-    executor = Executor(graph(kind), backend="numpy", dtype="float32")
+    g = graph(kind)
+    first = next(node for node in g.nodes() if node.op == "attention")
+    alone = Fused((first,), first.inputs, partial(CALLS["attention"], **dict(first.attrs)))
+    fused = [alone] if kind == "one fused" else []
+    executor = Executor(g, backend="numpy", dtype="float32", fused=fused)
     every: dict[int, Any] = executor._constants
     return list(steps.fixed_biases(executor._steps, every, executor._outputs.values()).values())
 
@@ -45,7 +51,9 @@ def test_a_constant_that_several_layers_read_is_held_once(monkeypatch: Any) -> N
     np.testing.assert_array_equal(bias.table, TABLE)
 
 
-@pytest.mark.parametrize("kind", ["an input", "two ways", "used otherwise", "an output"])
+@pytest.mark.parametrize(
+    "kind", ["an input", "two ways", "used otherwise", "an output", "one fused"]
+)
 def test_what_may_change_or_is_needed_as_it_is_is_not_held(kind: str, monkeypatch: Any) -> None:
     assert made(kind, monkeypatch) == []
 

@@ -224,6 +224,18 @@ BAD = [
         {},
         r"query_at: got an input, expected None: there is no relative_bias",
     ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (7, 4)},
+        {},
+        r"relative_bias: got \(7, 4\), expected \(buckets, heads\), an even number of buckets",
+    ),
+    (
+        "attention",
+        {"q": HEADS, "k": HEADS, "v": HEADS, "relative_bias": (32, 4)},
+        {"bidirectional": False, "max_distance": 16},
+        r"max_distance: got 16, expected more than 16; distances below 16 have a bucket each",
+    ),
     ("rms_norm", {"x": HEADS, "weight": (4,)}, {"eps": 1}, r"weight: got \(4,\), expected \(5,\)"),
     ("gated", {"x": HIDDEN, "y": (6,)}, {}, r"y: got \(6,\), expected \(batch, seq, 6\)"),
     ("softcap", {"x": HIDDEN, "cap": (5,)}, {}, r"cap: got \(5,\), expected \(6,\)"),

@@ -124,15 +124,20 @@ def compiler() -> str:
     return str(found)
 
 
-def fenced(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy after which memory ends: to read or write beyond it ends the process."""
+def fenced(array: NDArray[Any], *, before: bool = False) -> NDArray[Any]:
+    """Return a copy after which memory ends: to read or write beyond it ends the process.
+
+    With `before`, one before which it begins.
+    """
     page = mmap.PAGESIZE
     size = -(-array.nbytes // page) * page
-    memory = mmap.mmap(-1, size + page)
+    memory = mmap.mmap(-1, page + size + page)
     whole = np.frombuffer(memory, np.uint8)
-    failed = ctypes.CDLL(None).mprotect(ctypes.c_void_p(whole.ctypes.data + size), page, 0)
-    assert not failed
-    copy = whole[size - array.nbytes : size].view(array.dtype).reshape(array.shape)
+    for fence in (0, page + size):
+        failed = ctypes.CDLL(None).mprotect(ctypes.c_void_p(whole.ctypes.data + fence), page, 0)
+        assert not failed
+    start = page if before else page + size - array.nbytes
+    copy = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

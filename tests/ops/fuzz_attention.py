@@ -31,7 +31,7 @@ from tests.ops import forced, fuzz_case
 from tests.ops.fuzz_check import Kernels, Outcome, run_case
 from tests.ops.workers import FatalError, Lost, results
 
-MOST_KERNELS = 200
+MOST_KERNELS = 320
 SHOWN = 12
 
 

@@ -289,7 +289,8 @@ def _draw_scores(g: np.random.Generator, case: Case) -> None:
         how["alibi"] = np.clip(slopes, -200 / reach, 200 / reach).astype(np.float32)
     if "distances" in names:
         table = random_array(g, (int(g.choice([4, 8, 32])), heads))
-        both, most = bool(g.random() < 0.5), int(g.choice([40, 128]))
+        both = bool(g.random() < 0.5)
+        most = int(g.choice([len(table) // (4 if both else 2) + 1, 40, 128, 5000]))
         how["bias"] = RelativeBias(table, bidirectional=both, max_distance=most)
     for dtype in ("float16", "bfloat16", "float32"):
         if dtype in names:

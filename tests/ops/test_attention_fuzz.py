@@ -21,6 +21,7 @@ def test_instances_are_few_enough_and_of_every_family() -> None:
     assert 150 < len(compiled) <= fuzz_attention.MOST_KERNELS
     assert {type(each) for each in INSTANCES} == {forced.Block, forced.Row, forced.Hopper}
     assert len({each.name for each in INSTANCES}) == len(INSTANCES)
+    assert forced.instances(10**4) == INSTANCES, "some kinds come last"
     assert len(forced.kernels(forced.instances(40))) <= 40
     alone = fuzz_attention.Families(others=False)
     assert {type(each) for each in alone.instances()} == {forced.Hopper}

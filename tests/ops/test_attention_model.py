@@ -375,6 +375,17 @@ def test_calibration_finds_the_constants_that_made_the_times(folder):
     assert calibration.calibrated(A100) == Constants()
 
 
+def test_what_the_model_said_is_not_computed_again(monkeypatch):
+    """Constants that are equal in all that a time depends on give the same; terms read none."""
+    measured = [calibration._Measured(*each, 10.0) for each in calibration.probes(H100)[::9]]
+    said = [each.error(Constants()) for each in measured]
+    monkeypatch.setattr(calibration, "time_of", None)
+    for name in ("term_clk", "wg_term_clk"):
+        other = Constants().scaled(name, 2.0)
+        assert [each.error(other) for each in measured] == said
+    assert all(set(NAMES) >= names for each in measured for names in each.said)
+
+
 @pytest.mark.parametrize(
     "text",
     [

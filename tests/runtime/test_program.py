@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,7 @@ from stof_cupy.errors import (
 from stof_cupy.fusion.store import SchemeStore
 from stof_cupy.graph import Executor, Graph, meaning
 from stof_cupy.graph.registry import OPS
-from stof_cupy.runtime import Options, Program, bound
+from stof_cupy.runtime import Options, Program, bound, ready
 from stof_cupy.runtime.ready import Ready
 from tests.fusion.stacks import WIDTH, paper_stack
 from tests.runtime.fake import FakeRecorder
@@ -341,6 +345,43 @@ def test_a_bound_run_leaves_the_next_its_inputs(recorder: FakeRecorder | None) -
     np.testing.assert_allclose(run()["y"], expected[0], atol=1e-4)
     if recorder is not None and not recorder.fails:
         assert [each.replays for each in recorder.made] == [5]
+
+
+def test_a_bound_run_holds_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording reads arrays that only executors hold, and says nothing of that."""
+    recorded = SimpleNamespace(turn=nullcontext, replay=lambda: None)
+    recorder = SimpleNamespace(record=lambda run: (recorded, run()))
+    program = Program(paper_stack(2), options=Options(record=True, recorder=recorder))
+    made: list[Any] = []
+
+    def executor(*args: Any) -> Any:
+        found = plain(*args)
+        made.append(weakref.ref(found))
+        return found
+
+    plain = ready._executor
+    monkeypatch.setattr(ready, "_executor", executor)
+
+    class Holder:
+        def __init__(self) -> None:
+            inputs = feeds(seed=5)
+            self.array = weakref.ref(inputs["x"])
+            self.run = bound.bind(program, inputs, finish=self.finish)
+
+        def finish(self, _: Any, outputs: Any) -> Any:
+            return outputs
+
+    holder = Holder()
+    array = holder.array
+    gc.collect()
+    assert len(made) == 3 and all(each() is not None for each in made)
+    assert array() is not None
+    gc.disable()  # it is no part of a cycle
+    try:
+        del holder
+        assert made[2]() is None and array() is None
+    finally:
+        gc.enable()
 
 
 def test_what_does_not_fit_is_refused_when_it_is_bound_or_run() -> None:
