@@ -59,7 +59,7 @@ class Executor:
         captured CUDA graph needs. On NumPy it costs a copy of each result.
     uploads : mapping of str to array, optional
         Constants by name as they are used, for several executors of one type and device to share:
-        those that are missing are added.
+        those that are missing are added, and what is made of them, by other keys.
 
     Raises
     ------
@@ -146,7 +146,7 @@ class Executor:
                 import cupy
 
                 with cupy.cuda.using_allocator(None):  # as in _upload
-                    placed |= fixed_biases(self._steps, placed, self._outputs.values())
+                    placed |= fixed_biases(self._steps, placed, self._outputs.values(), uploads)
                 # The runs may be on other streams than the one that is current now.
                 cupy.cuda.get_current_stream().synchronize()
         return placed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ __all__ = ["Fused", "Step", "fixed_biases", "steps_of"]
 Array: TypeAlias = Any
 
 _FARTHEST = 1 << 13
-"""Up to this `max_distance` a table is held beside its constant: 68 KB a head, of each executor."""
+"""Up to this `max_distance` a table is held beside its constant: 68 KB a head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,10 @@ def steps_of(
 
 
 def fixed_biases(
-    steps: Iterable[Step], constants: Mapping[int, Array], kept: Collection[Node]
+    steps: Iterable[Step],
+    constants: Mapping[int, Array],
+    kept: Collection[Node],
+    uploads: MutableMapping[Any, Any],
 ) -> dict[int, FixedBias]:
     """Return the constants, of CuPy, that are relative biases and nothing else, made for kernels.
 
@@ -100,18 +103,26 @@ def fixed_biases(
         By place.
     kept : collection of Node
         What is needed as it is.
+    uploads : mutable mapping
+        Where others that read the same constants find what is made.
     """
     readers: dict[int, set[tuple[Any, ...]]] = {}
     for step in steps:
         for port, node, place in zip(_ports(step), step.operands, step.reads, strict=True):
             how = step.attrs.get("bidirectional"), step.attrs.get("max_distance")
-            readers.setdefault(place, set()).add(("" if node in kept else port, *how))
+            name = "" if node is None or node in kept else node.name
+            readers.setdefault(place, set()).add((port, name, *how))
     found = {}
     for place in constants.keys() & readers.keys():
-        (port, bidirectional, far), *others = readers[place]
-        if port == "relative_bias" and not others and far <= _FARTHEST:
-            table = constants[place]
-            found[place] = FixedBias(table, bidirectional=bidirectional, max_distance=far)
+        key, *others = readers[place]  # no key of a constant, which is a string
+        port, name, both, far = key
+        if port != "relative_bias" or not name or others or far > _FARTHEST:
+            continue
+        made = uploads.get(key)
+        if made is None or made.table is not constants[place]:
+            made = FixedBias(constants[place], bidirectional=both, max_distance=far)
+            uploads[key] = made
+        found[place] = made
     return found
 
 

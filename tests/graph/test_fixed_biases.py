@@ -42,7 +42,20 @@ def made(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[RelativeBias]:
     fused = [alone] if kind == "one fused" else []
     executor = Executor(g, backend="numpy", dtype="float32", fused=fused)
     every: dict[int, Any] = executor._constants
-    return list(steps.fixed_biases(executor._steps, every, executor._outputs.values()).values())
+    uploads: dict[Any, Any] = {}
+
+    def found(constants: dict[int, Any]) -> list[Any]:
+        last = executor._outputs.values()
+        return list(steps.fixed_biases(executor._steps, constants, last, uploads).values())
+
+    first, again = found(every), found(every)
+    assert len(first) == len(again) == len(uploads)
+    assert all(one is other for one, other in zip(first, again, strict=True))
+    # Another table of that name is another one.
+    others = {place: array.copy() for place, array in every.items()}
+    for new in found(others):
+        assert new is not first[0] and any(new.table is array for array in others.values())
+    return first
 
 
 def test_a_constant_that_several_layers_read_is_held_once(monkeypatch: Any) -> None:

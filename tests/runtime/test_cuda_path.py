@@ -105,6 +105,12 @@ def test_epilogues_are_fused(told: dict[str, Any]) -> None:
         assert f" {each}" not in names["bert"] + names["llama"]
 
 
+def test_relative_biases_that_are_constant_are_made_before_any_run(told: dict[str, Any]) -> None:
+    """Once for all executors: a run gathers none."""
+    for run in told["t5"]["runs"]:
+        assert ["cupy", "take"] not in run
+
+
 def test_a_step_of_decoding_keeps_its_products_of_few_rows(told: dict[str, Any]) -> None:
     """Norms are of the products after them; what turns, keeps and attends is one launch."""
     found = kernels(told["token"])
