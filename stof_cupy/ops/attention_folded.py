@@ -19,7 +19,8 @@ __all__ = ["folded", "folded_bytes"]
 class _AtDistances(RelativeBias):
     """A bias with a bucket for each distance that occurs, and for those that kernels may read.
 
-    `table` is ``(2 * (max_distance + BEYOND) + 1, heads)``.
+    `table` is ``(2 * (max_distance + BEYOND) + 1, heads)``. For kernels: what a base without such
+    buckets does beside `for_kernels` makes no sense of it.
     """
 
     def __init__(self, table: Array) -> None:

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from stof_cupy import RelativeBias, attention, masks
-from stof_cupy.jit.attention_sm90 import Sm90Config
+from stof_cupy.errors import MissingDependencyError
+from stof_cupy.jit import nvrtc
+from stof_cupy.jit.attention_sm90 import Sm90Config, attention_sm90
+from stof_cupy.jit.compile import compile_cubin
 from stof_cupy.ops import reference
 from stof_cupy.testing import assert_close, random_array, rng
 from tests.masks.on_host import fenced
@@ -163,6 +166,18 @@ def test_a_negative_scale_lengths_and_slices(config: Any) -> None:
     if not config.packed:
         case.scale, case.kv_lengths = 0.2, np.int32([333])
         compare(case, *run_on_cpu(config, case, 2, 3))
+
+
+def test_packed_keys_of_the_longest_have_registers() -> None:
+    """They take the way of any keys."""
+    try:
+        library = nvrtc.load()
+    except MissingDependencyError:
+        pytest.skip("no NVRTC")
+    if library.version < (13, 5):
+        pytest.skip("which spills elsewhere, too")
+    wide = Sm90Config(256, 64, n=64, warpgroups=2, queries=1, packed=True, scores=RELATIVE)
+    compile_cubin(attention_sm90("bfloat16", wide), "90a", library)
 
 
 # ---------------------------------------------------------------- on a GPU
