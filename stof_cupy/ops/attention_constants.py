@@ -133,9 +133,9 @@ class Constants:
 
 TERMS = {
     "softcap": (6.0, 2.3),
-    "alibi": (3.6, 1.3),
+    "alibi": (3.6, 0.7),
     "distances": (4.5, 0.7),
-    "bias": (5.0, 4.5),
+    "bias": (6.0, 5.0),
 }
 """Clocks of an SM, for each modification of 16 scores: in the kernel of mma.sync, and in Hopper's.
 

@@ -138,7 +138,7 @@ def test_flash_attention_3_may_cut_the_keys_of_few_queries(
     module = SimpleNamespace(flash_attn_func=lambda *arrays, **how: told.append(how) or row)
     monkeypatch.setattr(attention_peers, "import_module", {"flash_attn_interface": module}.get)
     monkeypatch.setattr(attention_peers, "_tensors", lambda cell: (row, row, row))
-    monkeypatch.setattr(attention_peers, "_window", lambda cell, everything: {"causal": False})
+    monkeypatch.setattr(attention_peers, "window", lambda cell, everything: {"causal": False})
     shape, mask = (1, 32, 8, queries, 8192, 128), SimpleNamespace(name="full")
     cell: Any = SimpleNamespace(shape=shape, mask=mask)
     assert attention_peers.fa3(cell)() is row

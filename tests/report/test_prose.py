@@ -37,6 +37,7 @@ def shown(results: Results, name: str) -> Table:
     ("what", "bench"),
     [
         ("attention of the paper's grid", "paper_attention paper"),
+        ("attention with a softcap", "attention_scores scores"),
         ("decoding's attention", "attention decoding"),
         ("whole stacks", "paper_stacks stacks"),
     ],
