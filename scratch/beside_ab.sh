@@ -1,9 +1,0 @@
-# Weights loaded before the wait (c), small tiles two an SM (b), both (bc), norms folded at 128 rows (fold). One GPU, 150 s.  carry scratch .gpu/trial .gpu/commit
-export OUT=${OUT:-/tmp/out}; mkdir -p $OUT /tmp/v
-for v in base c b bc; do rm -rf /tmp/v/$v; mkdir -p /tmp/v/$v; from=.gpu/trial/$v; [ $v = base ] && from=.; cp -r $from/stof_cupy $from/cuda /tmp/v/$v/; cp -r benchmarks tests pyproject.toml conftest.py /tmp/v/$v/ 2>/dev/null; done
-for v in base bc; do (cd /tmp/v/$v; STOF_CACHE_DIR=/tmp/stofk_$v PYTHONPATH=$PWD:$OLDPWD/.gpu/site timeout 70 python3 -m pytest -q -p no:cacheprovider --benchmark-disable -m gpu --require-gpu -n 6 -p xdist tests/ops/test_gemm_sm90.py -k "joined8 or 64x64" 2>&1 | grep -E "^(FAILED|ERROR|E  )|passed|failed" | cut -c1-160 | tail -8 | sed "s/^/$v /") & done; wait
-for round in 1 2; do P=; [ $round = 2 ] && P=--profile; for v in base c b bc; do
-  (cd /tmp/v/$v; STOF_CACHE_DIR=/tmp/stofk_$v PYTHONPATH=$PWD:$PWD/benchmarks timeout 90 python3 benchmarks/engine_grid.py --out /tmp/v/$v.jsonl --cells ${CELLS:-bert-base:1x128:full gpt2:1x128:full bert-large:1x128:full llama-1b:1x128:full} --ways ours --commit $v $P 2>&1 | grep -vE "Warn|warn" | sed "s/^/$v $round /")
-done; done
-cd /tmp/v/base; sed -i "s/fold_norms=None if/fold_norms=True if/" benchmarks/engine_grid.py; STOF_CACHE_DIR=/tmp/stofk_fold PYTHONPATH=$PWD:$PWD/benchmarks timeout 90 python3 benchmarks/engine_grid.py --out /tmp/v/fold.jsonl --cells gpt2:1x128:full llama-1b:1x128:full vit-b:1x128:full --ways ours --fold --commit fold --profile 2>&1 | grep -vE "Warn|warn" | sed "s/^/fold /"
-STOF_CACHE_DIR=/tmp/stofk_base PYTHONPATH=$PWD:$PWD/benchmarks timeout 90 python3 benchmarks/engine_grid.py --out /tmp/v/base.jsonl --cells vit-b:1x128:full --ways ours --commit base --profile 2>&1 | grep -vE "Warn|warn" | sed "s/^/base vit /"
