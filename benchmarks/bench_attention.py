@@ -103,9 +103,22 @@ def our(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
 def peer(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return a peer's call and the wait for it; skip if there is none, or it fails."""
     torch = pytest.importorskip("torch")
+    want, seen = attention_peers.tensor(cell.out), None
+    if cell.mask.dense is not None:  # rows that see nothing are anyone's to define
+        seen = attention_peers.tensor(cell.mask.dense).any(1)
+    run = agreeing(way, lambda: attention_peers.PEERS[way](cell), want, seen)
+    return run, torch.cuda.synchronize
+
+
+def agreeing(
+    way: str, prepare: Callable[[], Callable[[], Any]], want: Any, seen: Any = None
+) -> Callable[[], Any]:
+    """Return a peer's call, which gives what ours does, in the rows `seen` or in all; else skip."""
+    import torch
+
     try:
         # One mode for the check and the timing: FlexAttention is compiled anew for another.
-        run = torch.no_grad()(attention_peers.PEERS[way](cell))
+        run = torch.no_grad()(prepare())
         got = run()
         torch.cuda.synchronize()
     except attention_ways.NotForError as reason:
@@ -113,15 +126,14 @@ def peer(cell: Cell, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     except Exception as error:  # a peer's failure is a fact about the peer
         torch.cuda.empty_cache()
         pytest.skip(f"{way}: {type(error).__name__}: {' '.join(str(error).split())[:150]}")
-    want = attention_peers.tensor(cell.out)
-    if cell.mask.dense is not None:  # rows that see nothing are anyone's to define
-        seen = attention_peers.tensor(cell.mask.dense).any(1)
+    if seen is not None:
         got, want = got[:, :, seen], want[:, :, seen]
     try:
         torch.testing.assert_close(got, want, **EQUAL)
     except AssertionError as error:  # ours was found equal to the oracle in some rows
         pytest.skip(f"{way}: not what ours gives: {' '.join(str(error).split())[:150]}")
-    return run, torch.cuda.synchronize
+    checked: Callable[[], Any] = run
+    return checked
 
 
 @pytest.mark.gpu

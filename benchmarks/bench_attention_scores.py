@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attention_peers
 import device_time
 import pytest
 import score_cells
-from bench_attention import EQUAL, Sizes
+from bench_attention import Sizes, agreeing
 from shapes import SCORES_ATTENTION, SCORES_MASKS
 
 WAYS = ("ours", *score_cells.PEERS)
@@ -24,11 +25,12 @@ def record(benchmark: Any, shape: Sizes, name: str, term: str, way: str) -> None
     torch = pytest.importorskip("torch")
     made = score_cells.modified(shape, name, term)
     if way == "ours":
-        run, timed, wait = score_cells.ours(made), device_time.ours, torch.cuda.synchronize
+        run, timed = score_cells.ours(made), device_time.ours
     else:
-        run, timed, wait = peer(made, way), device_time.theirs, torch.cuda.synchronize
+        run = agreeing(way, lambda: score_cells.PEERS[way](made), attention_peers.tensor(made.out))
+        timed = device_time.theirs
     measured = timed(run, small=made.cell.small)
-    benchmark.pedantic(lambda: (run(), wait()), rounds=5, warmup_rounds=1)
+    benchmark.pedantic(lambda: (run(), torch.cuda.synchronize()), rounds=5, warmup_rounds=1)
     quantiles = {f"device_{n}_ms": getattr(measured, n) for n in ("p20", "p50", "p80")}
     benchmark.extra_info |= {
         **{"shape": list(shape), "mask": name, "term": term, "way": way},
@@ -38,26 +40,6 @@ def record(benchmark: Any, shape: Sizes, name: str, term: str, way: str) -> None
         "density": made.cell.mask.density,
         "tflops": made.cell.flop / measured.p50 / 1e9,
     }
-
-
-def peer(made: score_cells.Modified, way: str) -> Any:
-    """Return a peer's call; skip if there is none, or it fails."""
-    import torch
-
-    try:
-        run = torch.no_grad()(score_cells.PEERS[way](made))
-        got = run()
-        torch.cuda.synchronize()
-    except score_cells.NotForError as reason:
-        pytest.skip(f"{way}: {reason}")
-    except Exception as error:  # a peer's failure is a fact about the peer
-        torch.cuda.empty_cache()
-        pytest.skip(f"{way}: {type(error).__name__}: {' '.join(str(error).split())[:150]}")
-    try:
-        torch.testing.assert_close(got, score_cells.tensor(made.out), **EQUAL)
-    except AssertionError as error:  # ours was found equal to the oracle in some rows
-        pytest.skip(f"{way}: not what ours gives: {' '.join(str(error).split())[:150]}")
-    return run
 
 
 @pytest.mark.gpu

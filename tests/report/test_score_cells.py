@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attention_cells
+import bench_attention
 import numpy as np
 import pytest
 import score_cells
@@ -75,3 +76,32 @@ def test_what_sdpa_is_no_peer_of(monkeypatch: pytest.MonkeyPatch) -> None:
     made = modified("softcap", monkeypatch)
     with pytest.raises(NotForError, match="biases alone"):
         score_cells.sdpa_bias(made)
+
+
+def fails(error: Exception) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        (lambda: lambda: np.zeros((1, 1, 3, 2)), ""),
+        (lambda: lambda: np.float64([[[[0, 0], [9, 9], [0, 0]]]]), ""),  # where nothing is seen
+        (lambda: lambda: np.ones((1, 1, 3, 2)), "A: not what ours gives"),
+        (lambda: fails(NotForError("windows alone")), "A: windows alone"),
+        (lambda: lambda: fails(RuntimeError("no\nmemory")), "A: RuntimeError: no memory"),
+    ],
+)
+def test_a_peer_is_timed_if_it_gives_what_ours_does(
+    prepare: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = SimpleNamespace(synchronize=lambda: None, empty_cache=lambda: None)
+    close = SimpleNamespace(assert_close=np.testing.assert_allclose)
+    torch = SimpleNamespace(no_grad=lambda: lambda run: run, cuda=nothing, testing=close)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    want, seen = np.zeros((1, 1, 3, 2)), np.array([True, False, True])
+    if why:
+        with pytest.raises(pytest.skip.Exception, match=why):
+            bench_attention.agreeing("A", prepare, want, seen)
+    else:
+        assert bench_attention.agreeing("A", prepare, want, seen)().shape == want.shape
