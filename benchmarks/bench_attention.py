@@ -132,8 +132,7 @@ def agreeing(
         torch.testing.assert_close(got, want, **EQUAL)
     except AssertionError as error:  # ours was found equal to the oracle in some rows
         pytest.skip(f"{way}: not what ours gives: {' '.join(str(error).split())[:150]}")
-    checked: Callable[[], Any] = run
-    return checked
+    return run
 
 
 @pytest.mark.gpu

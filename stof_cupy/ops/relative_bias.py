@@ -94,8 +94,17 @@ class RelativeBias:
     def for_kernels(self, reach: int) -> tuple[int, Array]:
         """Return from which distance on biases are alike, and a table that goes on beyond.
 
-        The table is that of `by_distance`, to a distance that is :data:`BEYOND` more. Distances
-        above `reach` do not occur, so that there may be fewer columns than `max_distance` asks for.
+        Parameters
+        ----------
+        reach : int
+            Larger distances do not occur, so that there may be fewer columns than `max_distance`
+            asks for.
+
+        Returns
+        -------
+        alike : int
+        columns : float ndarray (heads, 2 * (alike + BEYOND) + 1)
+            As those of `by_distance`.
         """
         alike = min(self.max_distance, 1 << reach.bit_length())  # few arrays serve all reaches
         return alike, self._to(alike + BEYOND)
